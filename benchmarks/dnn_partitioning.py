@@ -27,7 +27,7 @@ from meshwright.compiled import announced_compilation
 from meshwright.errors import InputError
 from meshwright.files import read_bytes
 from meshwright.plan.answer import Stop
-from meshwright.search.method.pipeline.stage.problem import Kind, make_problem
+from meshwright.search.method.pipeline.stage.problem import DeviceKind, make_problem
 from meshwright.search.method.pipeline.stage.split import Split, solve_split
 from solver.free.contiguous import price_bounds
 from solver.free.solve import FreeSplit, solve_free
@@ -166,7 +166,7 @@ def _as_free(stages: Throughput, read: Throughput, pipeline: Split) -> Ints:
 
 def compile_kernels() -> None:
     """Solve a small problem both ways, so that no file's seconds hold compilation."""
-    kinds = [Kind(name="device", count=2, seconds=np.array([1.0, 2.0, 3.0]))]
+    kinds = [DeviceKind(name="device", count=2, seconds=np.array([1.0, 2.0, 3.0]))]
     pairs = [(0, 1), (1, 2)]
     problem = make_problem(
         kinds=kinds, num_bytes=[0.0] * 3, edges=pairs, wires=[(pair, 0.5) for pair in pairs]

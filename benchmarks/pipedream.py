@@ -23,7 +23,7 @@ from meshwright.search.instance import make_instance
 from meshwright.search.method.pipeline.block import Blocks, find_blocks
 from meshwright.search.method.pipeline.chain import make_chain
 from meshwright.search.method.pipeline.pipedream import Tier, partition_chain
-from meshwright.search.method.pipeline.stage.problem import Kind, SplitProblem, make_problem
+from meshwright.search.method.pipeline.stage.problem import DeviceKind, SplitProblem, make_problem
 from meshwright.search.method.pipeline.stage.split import solve_split
 
 
@@ -35,7 +35,7 @@ def make_published(
     compute = blocks.add_up(make_instance(graph, cluster).seconds[:, 0])
     weights = blocks.add_up(graph.parameter_bytes)
     kinds = [
-        Kind(
+        DeviceKind(
             name=f"{width} replicas",
             count=devices,
             width=width,

@@ -36,7 +36,7 @@ from meshwright.search.method.pipeline.cutter import (
     reference_rates,
 )
 from meshwright.search.method.pipeline.gather import WEIGHTS
-from meshwright.search.method.pipeline.microbatch_price import Prices, Shape, Team
+from meshwright.search.method.pipeline.microbatch_price import PipelineShape, Prices, StageTeam
 from meshwright.search.method.pipeline.place import mapping_problem, plain_homes
 from meshwright.search.method.pipeline.refine import BY_DISTANCE, BY_TIME
 from meshwright.search.method.pipeline.stage.problem import device_loads
@@ -106,8 +106,8 @@ def compare_parts(
     """One record a way to cut: single blocks, then clusters with and without refinement."""
     prices, blocks = Prices(make_instance(graph, cluster)), find_blocks(graph)
     microbatches = microbatch_choices(graph, stages, replicas)[-1]
-    shape = Shape(
-        teams=(Team(grade=0, replicas=replicas),),
+    shape = PipelineShape(
+        teams=(StageTeam(grade=0, replicas=replicas),),
         counts=(stages * replicas,),
         microbatches=min(microbatches, 4 * stages),
         keeps_all=blocks.has_tail,

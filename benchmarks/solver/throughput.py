@@ -21,7 +21,7 @@ from meshwright.graph.dnn_partitioning import (
 )
 from meshwright.graph.foreign import number_nodes
 from meshwright.search.method.pipeline.stage.cycle import number_components
-from meshwright.search.method.pipeline.stage.problem import Kind, SplitProblem, make_problem
+from meshwright.search.method.pipeline.stage.problem import DeviceKind, SplitProblem, make_problem
 from solver.document import accelerators, check_node, colour_classes
 
 ACCELERATOR, CPU = 0, 1
@@ -93,7 +93,7 @@ def _class_order(
     return sorted(pair for pair in before if pair[0] != pair[1])
 
 
-def _kinds(document: Document, node_of_op: list[int], where: str) -> list[Kind]:
+def _kinds(document: Document, node_of_op: list[int], where: str) -> list[DeviceKind]:
     count, memory_bytes = accelerators(document, where)
     cpus = 1 if document.num_cpus is None else document.num_cpus
     if cpus < 0:
@@ -102,13 +102,13 @@ def _kinds(document: Document, node_of_op: list[int], where: str) -> list[Kind]:
     on_accelerator = [_accelerator_seconds(node) for node in document.nodes]
     on_cpu = [node.cpu_latency / 1e3 for node in document.nodes]
     return [
-        Kind(
+        DeviceKind(
             name="accelerator",
             count=min(count, num_nodes),
             seconds=_sums(node_of_op, on_accelerator),
             memory_bytes=memory_bytes,
         ),
-        Kind(
+        DeviceKind(
             name="cpu",
             count=min(cpus, num_nodes),
             seconds=_sums(node_of_op, on_cpu),

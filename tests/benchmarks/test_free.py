@@ -11,7 +11,7 @@ from meshwright.errors import InputError
 from meshwright.plan.answer import Stop
 from meshwright.search.method.pipeline.stage.anneal import Annealing
 from meshwright.search.method.pipeline.stage.problem import (
-    Kind,
+    DeviceKind,
     SplitProblem,
     device_loads,
     fits_memory,
@@ -50,7 +50,7 @@ def problems(draw: st.DrawFn, most_nodes: int = 5, memory: bool = True) -> Split
     seconds = st.sampled_from([0.0, 0.0, 1.0, 2.0, 3.0, 7.5, math.inf])
     sizes = draw(st.lists(st.integers(0, 3), min_size=num_nodes, max_size=num_nodes))
     kinds = [
-        Kind(
+        DeviceKind(
             name=name,
             count=count,
             seconds=np.array([draw(seconds) for _ in range(num_nodes)]),
@@ -140,7 +140,9 @@ def test_walks_never_rise_above_their_start(problem: SplitProblem, seed: int) ->
 def chain(
     num_nodes: int, devices: int, wire: float, memory_bytes: float = math.inf
 ) -> SplitProblem:
-    fast = Kind(name="fast", count=devices, seconds=np.ones(num_nodes), memory_bytes=memory_bytes)
+    fast = DeviceKind(
+        name="fast", count=devices, seconds=np.ones(num_nodes), memory_bytes=memory_bytes
+    )
     return make_problem(
         kinds=[fast],
         num_bytes=np.ones(num_nodes),
@@ -160,7 +162,7 @@ def test_a_chain_of_twelve_on_three_devices_is_cut_twice() -> None:
 def test_a_free_split_beats_every_contiguous_one_on_heavy_ends() -> None:
     # Contiguous splits cut the chain of 3, 3, 1, 1 seconds once: 3 and 5, or 6 and 2.
     problem = make_problem(
-        kinds=[Kind(name="fast", count=2, seconds=np.array([3.0, 3.0, 1.0, 1.0]))],
+        kinds=[DeviceKind(name="fast", count=2, seconds=np.array([3.0, 3.0, 1.0, 1.0]))],
         num_bytes=np.zeros(4),
         edges=[(0, 1), (1, 2), (2, 3)],
         wires=[((0, 1), 1e-3), ((1, 2), 1e-3), ((2, 3), 1e-3)],
@@ -174,8 +176,8 @@ def test_a_free_split_beats_every_contiguous_one_on_heavy_ends() -> None:
 def test_a_slow_kind_takes_its_fraction_of_the_work() -> None:
     # Ten nodes of 1 second on two fast devices or 10 on a CPU: L + L + L / 10 = 10.
     kinds = [
-        Kind(name="fast", count=2, seconds=np.ones(10)),
-        Kind(name="cpu", count=1, seconds=np.full(10, 10.0), wire_share=0.0),
+        DeviceKind(name="fast", count=2, seconds=np.ones(10)),
+        DeviceKind(name="cpu", count=1, seconds=np.full(10, 10.0), wire_share=0.0),
     ]
     problem = make_problem(kinds=kinds, num_bytes=np.zeros(10), edges=(), wires=())
     assert fractional_bound(problem) == pytest.approx(10 / 2.1)
@@ -184,8 +186,8 @@ def test_a_slow_kind_takes_its_fraction_of_the_work() -> None:
 def test_a_cpu_pays_nothing_for_wires_but_its_partner_does() -> None:
     problem = make_problem(
         kinds=[
-            Kind(name="fast", count=1, seconds=np.array([4.0, 4.0])),
-            Kind(name="cpu", count=1, seconds=np.array([9.0, 5.5]), wire_share=0.0),
+            DeviceKind(name="fast", count=1, seconds=np.array([4.0, 4.0])),
+            DeviceKind(name="cpu", count=1, seconds=np.array([9.0, 5.5]), wire_share=0.0),
         ],
         num_bytes=np.zeros(2),
         edges=[(0, 1)],
@@ -200,7 +202,7 @@ def test_a_cpu_pays_nothing_for_wires_but_its_partner_does() -> None:
 def test_the_same_seed_gives_the_same_split() -> None:
     rng = np.random.default_rng(0)
     problem = make_problem(
-        kinds=[Kind(name="fast", count=3, seconds=rng.uniform(1, 2, 40))],
+        kinds=[DeviceKind(name="fast", count=3, seconds=rng.uniform(1, 2, 40))],
         num_bytes=np.zeros(40),
         edges=(),
         wires=[(rng.choice(40, 3, replace=False).tolist(), 0.1) for _ in range(30)],
@@ -213,7 +215,7 @@ def test_the_same_seed_gives_the_same_split() -> None:
 def test_wires_are_left_out_where_states_are_too_many() -> None:
     # Every node of the first half is wired to every one of the second: 36 wires are open halfway.
     problem = make_problem(
-        kinds=[Kind(name="fast", count=2, seconds=np.ones(12))],
+        kinds=[DeviceKind(name="fast", count=2, seconds=np.ones(12))],
         num_bytes=np.zeros(12),
         edges=(),
         wires=[((u, v), 1.0) for u in range(6) for v in range(6, 12)],
@@ -255,8 +257,8 @@ def test_seconds_far_beyond_any_limit_stay_whole_numbers() -> None:
 def test_a_wire_that_nobody_can_pay_and_a_node_that_nobody_waits_for_are_proved() -> None:
     # Three pins, so the wire is not joined away: all on one device, 3 seconds; CPUs take 1e12.
     kinds = [
-        Kind(name="fast", count=2, seconds=np.ones(3)),
-        Kind(name="cpu", count=1, seconds=np.full(3, 1e12), wire_share=0.0),
+        DeviceKind(name="fast", count=2, seconds=np.ones(3)),
+        DeviceKind(name="cpu", count=1, seconds=np.full(3, 1e12), wire_share=0.0),
     ]
     problem = make_problem(kinds=kinds, num_bytes=np.zeros(3), edges=(), wires=[((0, 1, 2), 1e15)])
     found = solve_free(problem, budget_seconds=1.0)
@@ -290,7 +292,7 @@ def test_a_start_on_more_devices_than_there_are_is_refused() -> None:
 
 
 def test_replicated_stages_are_refused() -> None:
-    kind = Kind(name="pairs", count=4, seconds=np.ones(2), width=2)
+    kind = DeviceKind(name="pairs", count=4, seconds=np.ones(2), width=2)
     problem = make_problem(kinds=[kind], num_bytes=np.zeros(2), edges=(), wires=())
     with pytest.raises(InputError, match="kind pairs must have width 1"):
         solve_free(problem)
@@ -303,7 +305,7 @@ def test_too_little_memory_in_all_is_an_answer() -> None:
 
 
 def test_a_node_that_runs_nowhere_is_named() -> None:
-    kind = Kind(name="fast", count=2, seconds=np.array([1.0, math.inf]))
+    kind = DeviceKind(name="fast", count=2, seconds=np.array([1.0, math.inf]))
     problem = make_problem(kinds=[kind], num_bytes=np.zeros(2), edges=(), wires=())
     found = solve_free(problem)
     assert (found.stop, found.reason) == (
@@ -315,7 +317,7 @@ def test_a_node_that_runs_nowhere_is_named() -> None:
 def test_microbatches_in_flight_belong_to_device_numbers() -> None:
     # A node takes 2 * 2 of device 0's 4 bytes, and 1 * 2 of device 1's.
     problem = make_problem(
-        kinds=[Kind(name="fast", count=2, seconds=np.ones(3), memory_bytes=4.0)],
+        kinds=[DeviceKind(name="fast", count=2, seconds=np.ones(3), memory_bytes=4.0)],
         num_bytes=np.zeros(3),
         saved_bytes=[2.0, 2.0, 2.0],
         in_flight=[2, 1],
@@ -328,7 +330,7 @@ def test_microbatches_in_flight_belong_to_device_numbers() -> None:
 
 
 def test_no_nodes_take_no_time() -> None:
-    kind = Kind(name="fast", count=2, seconds=np.zeros(0))
+    kind = DeviceKind(name="fast", count=2, seconds=np.zeros(0))
     problem = make_problem(kinds=[kind], num_bytes=(), edges=(), wires=())
     assert (solve_free(problem).seconds, solve_free(problem).stop) == (0.0, Stop.PROVED)
 

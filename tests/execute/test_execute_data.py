@@ -178,7 +178,7 @@ def test_labels_are_counted_across_ranks(ranks: Ranks) -> None:
     expected = float(even.model(*even.args).detach())
     answers = ranks.train(2, step_on_rows, even, graph, plan)
     assert answers == [[pytest.approx(expected)]] * 2
-    with pytest.raises(AssertionError, match="as many that count a sample, at step 1 they do not"):
+    with pytest.raises(InputError, match="as many that count a sample, at step 1 they do not"):
         ranks.train(2, step_on_rows, make_tagged((0, 3)), graph, plan)
 
 
@@ -191,5 +191,5 @@ def refuse_rows(rank: int, graph: Graph, plan: Plan) -> None:
 def test_a_batch_of_another_size_is_refused(ranks: Ranks) -> None:
     graph = captured("perceptron")
     line = f"must be {BATCH} samples, as planned, or the {BATCH // 2} that this rank reads, got 3"
-    with pytest.raises(AssertionError, match=line):
+    with pytest.raises(InputError, match=line):
         ranks.train(2, refuse_rows, graph, data_plan(graph, 2))

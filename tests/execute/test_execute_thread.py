@@ -68,7 +68,7 @@ def test_a_thread_that_does_not_end_is_left(end: str, code: int) -> None:
 @pytest.mark.parametrize(
     "start",
     [
-        "from meshwright.execute.work import Line; left = Line()",
+        "from meshwright.execute.work import LaneQueue; left = LaneQueue()",
         "from meshwright.execute.walk import _Sends; left = _Sends()",
     ],
 )

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from meshwright.search.method.pipeline.stage.problem import (
-    Kind,
+    DeviceKind,
     SplitProblem,
     device_loads,
     make_problem,
@@ -29,11 +29,13 @@ def problems(draw: st.DrawFn, max_nodes: int = 6, with_flights: bool = True) -> 
     devices = draw(st.integers(1, 3))
     first = draw(st.lists(times, min_size=count, max_size=count))
     kinds = [
-        Kind(name="a", count=devices, seconds=np.array(first), memory_bytes=memory, pool="main")
+        DeviceKind(
+            name="a", count=devices, seconds=np.array(first), memory_bytes=memory, pool="main"
+        )
     ]
     if draw(st.booleans()):
         kinds.append(
-            Kind(
+            DeviceKind(
                 name="two",
                 count=devices,
                 seconds=np.array(first) / 2 + 0.25,
@@ -47,7 +49,7 @@ def problems(draw: st.DrawFn, max_nodes: int = 6, with_flights: bool = True) -> 
         slow = draw(
             st.lists(st.sampled_from([0.0, 1.0, 9.0, math.inf]), min_size=count, max_size=count)
         )
-        kinds.append(Kind(name="cpu", count=1, seconds=np.array(slow), wire_share=0.0))
+        kinds.append(DeviceKind(name="cpu", count=1, seconds=np.array(slow), wire_share=0.0))
     flights = draw(st.sampled_from([(), (3, 2, 1)[-devices:]])) if with_flights else ()
     if len(kinds) > 1:  # the number of a stage is that of its device only where all are one wide
         flights = ()

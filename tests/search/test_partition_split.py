@@ -17,7 +17,7 @@ from meshwright.search.method.pipeline.stage.device_pool import find_prices, mak
 from meshwright.search.method.pipeline.stage.improve import Improvement
 from meshwright.search.method.pipeline.stage.lattice import find_lattice
 from meshwright.search.method.pipeline.stage.problem import (
-    Kind,
+    DeviceKind,
     SplitProblem,
     device_loads,
     fits_memory,
@@ -34,7 +34,7 @@ def chain(seconds: list[float], wires: list[float], devices: int) -> SplitProble
     """Nodes in a row, a wire between each and the next."""
     pairs = [(k, k + 1) for k in range(len(seconds) - 1)]
     return make_problem(
-        kinds=[Kind(name="device", count=devices, seconds=np.array(seconds))],
+        kinds=[DeviceKind(name="device", count=devices, seconds=np.array(seconds))],
         num_bytes=[0.0] * len(seconds),
         edges=pairs,
         wires=list(zip(pairs, wires, strict=True)),
@@ -62,7 +62,7 @@ def test_a_chain_worked_out_by_hand() -> None:
 def test_a_wire_is_paid_once_by_its_source_and_once_by_every_reader() -> None:
     # What node 0 makes is read by 1 and 2, each on a device of its own: all three pay 1.
     problem = make_problem(
-        kinds=[Kind(name="device", count=3, seconds=np.array([5.0, 5.0, 5.0]))],
+        kinds=[DeviceKind(name="device", count=3, seconds=np.array([5.0, 5.0, 5.0]))],
         num_bytes=[0.0] * 3,
         edges=[(0, 1), (0, 2)],
         wires=[((0, 1, 2), 1.0)],
@@ -75,7 +75,7 @@ def test_a_wire_is_paid_once_by_its_source_and_once_by_every_reader() -> None:
 def test_replicas_share_what_a_stage_costs() -> None:
     # Two devices: 3 + 3 on one each with a wire of 2 is 5; both nodes on two replicas are 3.
     kinds = [
-        Kind(
+        DeviceKind(
             name=f"x{m}", count=2, seconds=np.full(2, 3.0 / m), wire_share=1 / m, width=m, pool="p"
         )
         for m in (1, 2)
@@ -89,7 +89,7 @@ def test_microbatches_in_flight_move_nodes_to_later_stages() -> None:
     # One saved byte a node; the first of two stages holds 2 microbatches and 4 bytes fit: of six
     # nodes it can have two.
     problem = make_problem(
-        kinds=[Kind(name="device", count=2, seconds=np.ones(6), memory_bytes=4.0)],
+        kinds=[DeviceKind(name="device", count=2, seconds=np.ones(6), memory_bytes=4.0)],
         num_bytes=[0.0] * 6,
         saved_bytes=[1.0] * 6,
         in_flight=(2, 1),
@@ -176,7 +176,7 @@ def test_a_ladder_of_free_nodes_shrinks_to_what_costs() -> None:
     count = 40
     edges = [(k, k + 1) for k in range(count - 1)] + [(k, count + k) for k in range(count)]
     problem = make_problem(
-        kinds=[Kind(name="device", count=4, seconds=np.array([1.0] * count + [0.0] * count))],
+        kinds=[DeviceKind(name="device", count=4, seconds=np.array([1.0] * count + [0.0] * count))],
         num_bytes=[1.0] * (2 * count),
         edges=edges,
         wires=[((k, k + 1, count + k), 0.5) for k in range(count - 1)],
@@ -194,7 +194,7 @@ def test_bytes_of_dangling_ends_count_where_memory_binds() -> None:
     edges = [(k, k + 1) for k in range(count - 1)] + [(k, count + k) for k in range(count)]
     problem = make_problem(
         kinds=[
-            Kind(
+            DeviceKind(
                 name="device",
                 count=2,
                 seconds=np.array([1.0] * count + [0.0] * count),
@@ -220,7 +220,7 @@ def test_many_dangling_ends_with_bytes_are_proved_though_memory_binds() -> None:
     edges = [(k, k + 1) for k in range(count - 1)] + [(k, count + k) for k in range(count)]
     problem = make_problem(
         kinds=[
-            Kind(
+            DeviceKind(
                 name="device",
                 count=2,
                 seconds=np.array([1.0] * count + [0.0] * count),
@@ -255,7 +255,7 @@ def test_a_long_dangling_branch_joins_from_its_end_in_one_go() -> None:
     # nodes for each this took half a minute.
     count = 2000
     problem = make_problem(
-        kinds=[Kind(name="device", count=2, seconds=np.array([1.0, 1.0] + [1e-6] * count))],
+        kinds=[DeviceKind(name="device", count=2, seconds=np.array([1.0, 1.0] + [1e-6] * count))],
         num_bytes=[0.0] * (count + 2),
         edges=[(0, 1), (0, 2)] + [(k, k + 1) for k in range(2, count + 1)],
         wires=[((0, 1), 0.5), ((0, 2), 0.1)] + [((k, k + 1), 0.1) for k in range(2, count + 1)],
@@ -266,8 +266,8 @@ def test_a_long_dangling_branch_joins_from_its_end_in_one_go() -> None:
 def test_what_fits_only_the_slow_kind_bounds_the_load() -> None:
     # Node 1 is too large for the fast device; the fast device's second would be the bound else.
     kinds = [
-        Kind(name="fast", count=1, seconds=np.ones(2), memory_bytes=3.0),
-        Kind(name="slow", count=1, seconds=np.full(2, 9.0)),
+        DeviceKind(name="fast", count=1, seconds=np.ones(2), memory_bytes=3.0),
+        DeviceKind(name="slow", count=1, seconds=np.full(2, 9.0)),
     ]
     problem = make_problem(kinds=kinds, num_bytes=[1.0, 4.0], edges=[(0, 1)], wires=[])
     found = solve_split(problem, budget_seconds=1e-9)
@@ -282,7 +282,7 @@ def wide_problem(count: int, devices: int, seed: int) -> SplitProblem:
     for u, v in edges:
         readers.setdefault(u, {u}).add(v)
     return make_problem(
-        kinds=[Kind(name="device", count=devices, seconds=rng.lognormal(size=count))],
+        kinds=[DeviceKind(name="device", count=devices, seconds=rng.lognormal(size=count))],
         num_bytes=np.zeros(count),
         edges=edges,
         wires=[(pins, float(rng.lognormal(-2))) for pins in readers.values()],
@@ -359,7 +359,7 @@ def test_more_devices_than_nodes_take_no_more_room() -> None:
 
 
 def test_more_pools_than_tables_hold_are_refused() -> None:
-    kinds = [Kind(name=f"kind {k}", count=99, seconds=np.ones(200)) for k in range(3)]
+    kinds = [DeviceKind(name=f"kind {k}", count=99, seconds=np.ones(200)) for k in range(3)]
     problem = make_problem(kinds=kinds, num_bytes=np.zeros(200), edges=[], wires=[])
     with pytest.raises(InputError, match="must be at most 20000000, got 297 devices and 200 nodes"):
         solve_split(problem)
@@ -367,7 +367,7 @@ def test_more_pools_than_tables_hold_are_refused() -> None:
 
 def test_a_node_that_fits_no_device_is_named() -> None:
     problem = make_problem(
-        kinds=[Kind(name="device", count=2, seconds=np.ones(2), memory_bytes=3.0)],
+        kinds=[DeviceKind(name="device", count=2, seconds=np.ones(2), memory_bytes=3.0)],
         num_bytes=[1.0, 4.0],
         edges=[],
         wires=[],
@@ -400,7 +400,7 @@ def test_no_time_gives_a_split_and_a_true_bound() -> None:
 def test_nodes_out_of_order_are_refused() -> None:
     with pytest.raises(InputError, match="topological order, got edge 1 -> 0"):
         make_problem(
-            kinds=[Kind(name="a", count=1, seconds=np.ones(2))],
+            kinds=[DeviceKind(name="a", count=1, seconds=np.ones(2))],
             num_bytes=[0.0, 0.0],
             edges=[(1, 0)],
             wires=[],

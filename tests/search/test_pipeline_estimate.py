@@ -21,7 +21,7 @@ from meshwright.search.method.pipeline.candidate import Candidate, Cut, suited_k
 from meshwright.search.method.pipeline.cutter import divide_stages
 from meshwright.search.method.pipeline.estimate import Estimator
 from meshwright.search.method.pipeline.memory import recomputed_peak_bytes
-from meshwright.search.method.pipeline.microbatch_price import Prices, Shape, Team
+from meshwright.search.method.pipeline.microbatch_price import PipelineShape, Prices, StageTeam
 from meshwright.search.method.pipeline.traffic import Traffic
 from meshwright.search.method.pipeline.tune import neighbours
 from meshwright.zoo.shipped import read_shipped
@@ -131,17 +131,17 @@ def test_replicas_sync_once_and_updates_count_a_microbatch_s_part() -> None:
     graph = builder.finish()
     prices = Prices(make_instance(graph, make_cluster(["fast"] * 2)))
     # 4 s / (2 replicas x 4 microbatches) and 2 x 1/2 x 6 bytes at 2 s a byte / 4.
-    load = prices.load_seconds(Team(grade=0, replicas=2), 4, 2.0)
+    load = prices.load_seconds(StageTeam(grade=0, replicas=2), 4, 2.0)
     assert load.tolist() == pytest.approx([0.5 + 3.0])
 
 
 def test_shapes_count_what_is_in_flight() -> None:
-    team = (Team(grade=0, replicas=2),)
-    assert Shape(teams=team, counts=(8,), microbatches=3).in_flight() == (3, 3, 2, 1)
-    everything = Shape(teams=team, counts=(8,), microbatches=3, keeps_all=True)
+    team = (StageTeam(grade=0, replicas=2),)
+    assert PipelineShape(teams=team, counts=(8,), microbatches=3).in_flight() == (3, 3, 2, 1)
+    everything = PipelineShape(teams=team, counts=(8,), microbatches=3, keeps_all=True)
     assert everything.in_flight() == (3, 3, 3, 3)
     # Two stages each on two teams: the first has 2 + 2 and one of its two stages in flight.
-    chunks = Shape(teams=team, counts=(4,), microbatches=8, chunks=2)
+    chunks = PipelineShape(teams=team, counts=(4,), microbatches=8, chunks=2)
     assert chunks.most_stages == 4
     assert chunks.in_flight() == (3, 3, 3, 3)
 

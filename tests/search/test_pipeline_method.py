@@ -23,7 +23,7 @@ from meshwright.plan.plan import ScheduleKind
 from meshwright.search.instance import make_instance
 from meshwright.search.method.pipeline.block import find_blocks
 from meshwright.search.method.pipeline.cutter import Options
-from meshwright.search.method.pipeline.stage.problem import Kind, make_problem
+from meshwright.search.method.pipeline.stage.problem import DeviceKind, make_problem
 from meshwright.search.method.pipeline.stage.split import solve_split
 from meshwright.search.portfolio import search_by
 from meshwright.simulate.simulate import simulate
@@ -230,7 +230,7 @@ PARTS = {
     "clusters": "cutter.gather_blocks",
     "refines": "cutter.refine_split",
     "tries_usual": "pipeline.usual_candidates",
-    "interleaves": "pipeline._Search._interleaved_candidates",
+    "interleaves": "pipeline._PipelineSearch._interleaved_candidates",
     "maps": "pipeline.mapped_homes",
     "tunes": "pipeline.neighbours",
 }
@@ -284,7 +284,7 @@ def test_pipedream_s_profiles_are_split_as_well_as_by_their_authors(
     compute = blocks.add_up(make_instance(graph, make_cluster(["fast"])).seconds[:, 0])
     weights = blocks.add_up(graph.parameter_bytes)
     kinds = [
-        Kind(
+        DeviceKind(
             name=f"x{m}",
             count=4,
             width=m,

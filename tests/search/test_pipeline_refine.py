@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from meshwright.search.method.pipeline.refine import BY_BOTH, BY_DISTANCE, BY_TIME, refine_split
 from meshwright.search.method.pipeline.stage.problem import (
-    Kind,
+    DeviceKind,
     SplitProblem,
     device_loads,
     fits_memory,
@@ -22,7 +22,9 @@ def problem_of(
     devices: int,
     memory_bytes: float = np.inf,
 ) -> SplitProblem:
-    kind = Kind(name="device", count=devices, seconds=np.array(seconds), memory_bytes=memory_bytes)
+    kind = DeviceKind(
+        name="device", count=devices, seconds=np.array(seconds), memory_bytes=memory_bytes
+    )
     return make_problem(
         kinds=[kind],
         num_bytes=np.ones(len(seconds)),

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Floats, Ints
-from meshwright.search.method.pipeline.stage.problem import Kind, SplitProblem, make_problem
+from meshwright.search.method.pipeline.stage.problem import DeviceKind, SplitProblem, make_problem
 from meshwright.search.method.pipeline.stage.reduce import memory_may_bind
 
 
@@ -50,7 +50,7 @@ def _contract(problem: SplitProblem, node_of: Ints) -> SplitProblem:
         return np.bincount(node_of, weights=values, minlength=num_nodes).astype(np.float64)
 
     kinds = [
-        Kind(
+        DeviceKind(
             name=kind.name,
             count=kind.count,
             seconds=sums(kind.seconds),

@@ -28,7 +28,7 @@ from meshwright.search.pool.engine import Engine
 S = TypeVar("S", bound=AnyScope)
 
 
-class _Known:
+class _Derived:
     """What follows from a graph and a cluster, computed when it is first asked for."""
 
     def __init__(self, graph: Graph, cluster: Cluster) -> None:
@@ -77,19 +77,19 @@ class Problem:
     """Who will run the plan, as `RUNTIMES` has them."""
     allocate: bool = False
     """Whether each host's network interfaces are shared out to the destinations, too."""
-    known: _Known | None = None
+    known: _Derived | None = None
     """What other problems of the same graph and cluster have computed; None: nothing yet."""
 
     def __post_init__(self) -> None:
         if self.known is None:
-            object.__setattr__(self, "known", _Known(self.graph, self.cluster))
+            object.__setattr__(self, "known", _Derived(self.graph, self.cluster))
 
     def within(self, clock: Clock) -> "Problem":
         """The same problem with another time to stop; what is computed is shared."""
         return replace(self, clock=clock)
 
     @property
-    def _facts(self) -> _Known:
+    def _facts(self) -> _Derived:
         assert self.known is not None, "it is made with the problem"
         return self.known
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from meshwright.search.claim import Claim
 
 
-class Entry(NamedTuple):
+class MethodEntry(NamedTuple):
     """A method, as people and the portfolio see it."""
 
     summary: str
@@ -29,66 +29,68 @@ class Entry(NamedTuple):
 
 _PLACED, _WHOLE, _LAYERS = Claim.PLACEMENT, Claim.UNDIVIDED, Claim.LAYERED
 
-ENTRIES: Mapping[str, Entry] = MappingProxyType(
+ENTRIES: Mapping[str, MethodEntry] = MappingProxyType(
     {
-        "single": Entry("the whole step on the best single device", _PLACED),
-        "round-robin": Entry("ops dealt out to devices in turn", _PLACED),
-        "data": Entry("data parallelism with equal shares of the batch", _WHOLE),
-        "data-proportional": Entry("data parallelism with shares by the devices' speed", _WHOLE),
-        "horovod": Entry(
+        "single": MethodEntry("the whole step on the best single device", _PLACED),
+        "round-robin": MethodEntry("ops dealt out to devices in turn", _PLACED),
+        "data": MethodEntry("data parallelism with equal shares of the batch", _WHOLE),
+        "data-proportional": MethodEntry(
+            "data parallelism with shares by the devices' speed", _WHOLE
+        ),
+        "horovod": MethodEntry(
             "data parallelism as Horovod runs it: fused buckets, all-reduced meanwhile", _WHOLE
         ),
-        "metis": Entry("ops placed by METIS graph partitioning", _PLACED),
-        "heft": Entry("ops placed by HEFT list scheduling", _PLACED),
-        "consecutive": Entry(
+        "metis": MethodEntry("ops placed by METIS graph partitioning", _PLACED),
+        "heft": MethodEntry("ops placed by HEFT list scheduling", _PLACED),
+        "consecutive": MethodEntry(
             "equal pipeline stages times replicas on neighbouring devices", _WHOLE
         ),
-        "pipedream": Entry("pipeline stages by PipeDream's dynamic programme", _WHOLE),
-        "hybrid": Entry(
+        "pipedream": MethodEntry("pipeline stages by PipeDream's dynamic programme", _WHOLE),
+        "hybrid": MethodEntry(
             "tensor, context, expert, data and pipeline parallelism, ZeRO and recompute, for "
             "models of repeated layers",
             _LAYERS,
             takes=("Scope", "runtime", "engine"),
             share=0.5,
         ),
-        "pipeline": Entry(
+        "pipeline": MethodEntry(
             "pipeline stages of any graph, exactly balanced and mapped onto the network",
             _WHOLE,
             takes=("PipelineScope",),
             share=0.5,
         ),
-        "deploy": Entry(
+        "deploy": MethodEntry(
             "groups of ops replicated, placed and synchronised on unequal devices",
             _WHOLE,
             takes=("prior",),
             share=0.5,
         ),
-        "placement": Entry(
+        "placement": MethodEntry(
             "each op on one device, with a bound on the best placement", _PLACED, takes=("gap",)
         ),
-        "mcmc": Entry("ops placed by FlexFlow's Metropolis walk", _PLACED),
-        "m-sct": Entry("ops placed by Baechi's m-SCT", _PLACED, is_tried=False),
-        "quickp": Entry(
+        "mcmc": MethodEntry("ops placed by FlexFlow's Metropolis walk", _PLACED),
+        "m-sct": MethodEntry("ops placed by Baechi's m-SCT", _PLACED, is_tried=False),
+        "quickp": MethodEntry(
             "ops placed by QuickP's integer programme",
             _PLACED,
             takes=("QuickpScope", "gap"),
             is_tried=False,
         ),
-        "flexflow": Entry(
+        "flexflow": MethodEntry(
             "deploy's groups of ops by FlexFlow's Metropolis walk", _WHOLE, is_tried=False
         ),
-        "mcts": Entry(
+        "mcts": MethodEntry(
             "deploy's groups of ops by a tree search that has learnt nothing",
             _WHOLE,
             is_tried=False,
         ),
-        "manual": Entry(
+        "manual": MethodEntry(
             "hybrid's degrees as Megatron-LM's authors advise", _LAYERS, is_tried=False
         ),
-        "hybrid-mcmc": Entry(
+        "hybrid-mcmc": MethodEntry(
             "hybrid's degrees by a Metropolis walk from the manual ones", _LAYERS, is_tried=False
         ),
-        "unaware": Entry(
+        "unaware": MethodEntry(
             "hybrid's search as if all links were as fast as the fastest", _LAYERS, is_tried=False
         ),
     }

@@ -42,7 +42,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class SimulatedTask:
     """What came of a task."""
 
     verdict: Verdict | None
@@ -53,7 +53,7 @@ class Attempt:
     """Whether the plan could be simulated op by op and not stage by stage."""
 
 
-def attempt(context: TrialContext, task: Task) -> Attempt:
+def attempt(context: TrialContext, task: Task) -> SimulatedTask:
     """Simulates stage by stage, or op by op where an op needs all replicas within a stage."""
     graph, cluster = context.graph, context.cluster
     candidate = task.candidate(graph)
@@ -70,5 +70,5 @@ def attempt(context: TrialContext, task: Task) -> Attempt:
             reason = str(error)
             continue
         needs_ops = number > 0 and granularity == "op"
-        return Attempt(verdict=verdict, reason=reason, needs_ops=needs_ops)
-    return Attempt(verdict=None, reason=reason, needs_ops=False)
+        return SimulatedTask(verdict=verdict, reason=reason, needs_ops=needs_ops)
+    return SimulatedTask(verdict=None, reason=reason, needs_ops=False)

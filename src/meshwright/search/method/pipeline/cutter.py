@@ -12,7 +12,7 @@ from meshwright.search.clock import Clock
 from meshwright.search.method.pipeline.block import Blocks
 from meshwright.search.method.pipeline.candidate import Cut
 from meshwright.search.method.pipeline.gather import WEIGHTS, gather_blocks, project
-from meshwright.search.method.pipeline.microbatch_price import Prices, Shape, Team
+from meshwright.search.method.pipeline.microbatch_price import PipelineShape, Prices, StageTeam
 from meshwright.search.method.pipeline.refine import BY_BOTH, refine_split
 from meshwright.search.method.pipeline.stage.lattice import find_lattice
 from meshwright.search.method.pipeline.stage.problem import make_problem
@@ -63,9 +63,9 @@ class Sketch:
     """Stages without devices, and where they come from."""
 
     cut: Cut
-    teams: tuple[Team, ...]
+    teams: tuple[StageTeam, ...]
     """Of each stage that is not wrapped."""
-    shape: Shape
+    shape: PipelineShape
     seconds_per_byte: float
     stage_of_block: Ints
     kind_of_stage: tuple[int, ...]
@@ -107,7 +107,7 @@ class Cutter:
     def _cluster(self, weight: float, count: int) -> Clustering:
         prices, blocks = self.prices, self.blocks
         roomiest = int(np.argmax(prices.memory_bytes))
-        seconds = prices.op_seconds(Team(grade=roomiest, replicas=1), 1)
+        seconds = prices.op_seconds(StageTeam(grade=roomiest, replicas=1), 1)
         held = prices.instance.graph.state_bytes + prices.saved_bytes
         label = gather_blocks(
             blocks,
@@ -120,12 +120,12 @@ class Cutter:
         )
         return Clustering(blocks=project(blocks, label), label=label)
 
-    def sketches(self, wanted: Sequence[Shape], clock: Clock) -> Iterator[Sketch]:
+    def sketches(self, wanted: Sequence[PipelineShape], clock: Clock) -> Iterator[Sketch]:
         """Stages of every shape, for every clustering and reference of transfers; each once.
 
         Whatever the time, all shapes have a turn before another reference is counted with.
         """
-        seen: set[tuple[bytes, tuple[Team, ...]]] = set()
+        seen: set[tuple[bytes, tuple[StageTeam, ...]]] = set()
         for clustering in self.clusterings:
             for per_byte in reference_rates(self.prices)[::-1]:
                 for shape in wanted:
@@ -136,7 +136,9 @@ class Cutter:
                         seen.add((found.cut.key, found.teams))
                         yield found
 
-    def sketch(self, clustering: Clustering, shape: Shape, per_byte: float) -> Sketch | None:
+    def sketch(
+        self, clustering: Clustering, shape: PipelineShape, per_byte: float
+    ) -> Sketch | None:
         """The best split of clusters; none where none fits."""
         problem = self.prices.split_problem(
             clustering.blocks,
@@ -153,7 +155,7 @@ class Cutter:
         stage_of_block = split.stage_of_node[clustering.label]
         return self._draw(stage_of_block, split.kind_of_stage, shape, per_byte)
 
-    def exact(self, shape: Shape) -> Iterator[Sketch]:
+    def exact(self, shape: PipelineShape) -> Iterator[Sketch]:
         """Exactly as many stages as teams take in turn; `shape` has one team, perhaps chunks."""
         wanted = shape.most_stages
         (team,) = shape.teams
@@ -184,7 +186,7 @@ class Cutter:
         self,
         stage_of_block: Ints,
         kind_of_stage: tuple[int, ...],
-        shape: Shape,
+        shape: PipelineShape,
         seconds_per_byte: float,
     ) -> Sketch:
         stage_of_op = self.blocks.stage_of_op(stage_of_block)

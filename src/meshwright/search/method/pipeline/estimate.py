@@ -17,7 +17,7 @@ from meshwright.cost.memory import usable_bytes
 from meshwright.plan.plan import ScheduleKind
 from meshwright.search.judge import MEMORY_TOLERANCE
 from meshwright.search.method.pipeline.candidate import Candidate
-from meshwright.search.method.pipeline.microbatch_price import Prices, Team, stage_sums
+from meshwright.search.method.pipeline.microbatch_price import Prices, StageTeam, stage_sums
 from meshwright.search.method.pipeline.traffic import Traffic
 
 _TINY = 1e-300
@@ -54,7 +54,7 @@ class Estimator:
         self._prices = prices
         self._cluster = prices.instance.cluster
         self._usable = usable_bytes(prices.instance.graph, self._cluster)
-        self._sums: dict[tuple[bytes, Team, int], Floats] = {}
+        self._sums: dict[tuple[bytes, StageTeam, int], Floats] = {}
         self._traffic = Traffic(self._cluster, sharing)
 
     def estimate(self, candidate: Candidate) -> Estimate:
@@ -123,14 +123,14 @@ class Estimator:
         for home in dict.fromkeys(candidate.homes):
             grades = sorted({int(grade_of[device]) for device in home})
             own = [stage for stage, each in enumerate(candidate.homes) if each == home]
-            teams = [Team(grade=each, replicas=len(home)) for each in grades]
+            teams = [StageTeam(grade=each, replicas=len(home)) for each in grades]
             sums = [self._team_sums(candidate, team)[:, own] for team in teams]
             weight = np.array([candidate.microbatches, candidate.microbatches, 1])
             slowest[:, own] = max(sums, key=lambda each: float((weight @ each).sum()))
             fastest[:, own] = np.minimum.reduce(sums)
         return slowest, fastest
 
-    def _team_sums(self, candidate: Candidate, team: Team) -> Floats:
+    def _team_sums(self, candidate: Candidate, team: StageTeam) -> Floats:
         key = candidate.cut.key, team, candidate.microbatches
         if key not in self._sums:
             prices, cut = self._prices, candidate.cut

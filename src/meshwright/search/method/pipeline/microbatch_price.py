@@ -15,11 +15,11 @@ from meshwright.cost.memory import usable_bytes
 from meshwright.graph.graph import Phase, Split
 from meshwright.search.instance import Instance, held_bytes
 from meshwright.search.method.pipeline.block import Blocks
-from meshwright.search.method.pipeline.stage.problem import Kind, SplitProblem, make_problem
+from meshwright.search.method.pipeline.stage.problem import DeviceKind, SplitProblem, make_problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Team:
+class StageTeam:
     """So many devices of a grade that one stage takes as its replicas."""
 
     grade: int
@@ -28,10 +28,10 @@ class Team:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class PipelineShape:
     """What stages a split may have."""
 
-    teams: tuple[Team, ...]
+    teams: tuple[StageTeam, ...]
     counts: tuple[int, ...]
     """Devices of each team's grade that may be used; teams of one grade share them."""
     microbatches: int
@@ -89,7 +89,7 @@ class Prices:
         cluster = self.instance.cluster
         return op_seconds(self.instance.graph, cluster.types[cluster.type_names[kind]], samples)
 
-    def op_seconds(self, team: Team, microbatches: int) -> Floats:
+    def op_seconds(self, team: StageTeam, microbatches: int) -> Floats:
         """Of each op on one replica: for one microbatch, or once where it is an update."""
         graph = self.instance.graph
         samples = graph.batch / microbatches
@@ -98,7 +98,7 @@ class Prices:
         seconds = np.where(graph.split == Split.NONE, self._at(kind, samples), shared)
         return np.where(self.update, self._at(kind, graph.batch), seconds)
 
-    def load_seconds(self, team: Team, microbatches: int, seconds_per_byte: float) -> Floats:
+    def load_seconds(self, team: StageTeam, microbatches: int, seconds_per_byte: float) -> Floats:
         """Of each op what it adds to its stage's time a microbatch.
 
         Updates and the all-reduce of gradients over R replicas, 2 (R - 1) / R of their bytes, come
@@ -113,7 +113,7 @@ class Prices:
     def split_problem(
         self,
         blocks: Blocks,
-        shape: Shape,
+        shape: PipelineShape,
         *,
         seconds_per_byte: float,
         memory_share: float = 1.0,
@@ -126,7 +126,7 @@ class Prices:
         graph = self.instance.graph
         fewest = min(team.replicas for team in shape.teams)
         kinds = [
-            Kind(
+            DeviceKind(
                 name=f"{team.grade}x{team.replicas}",
                 count=count * shape.chunks,
                 seconds=blocks.add_up(

@@ -27,7 +27,7 @@ from meshwright.search.method.pipeline.cutter import DEFAULT, Cutter, Options, S
 from meshwright.search.method.pipeline.estimate import Estimator
 from meshwright.search.method.pipeline.map.problem import links_differ
 from meshwright.search.method.pipeline.memory import recomputed_peak_bytes
-from meshwright.search.method.pipeline.microbatch_price import Prices, Shape, Team
+from meshwright.search.method.pipeline.microbatch_price import PipelineShape, Prices, StageTeam
 from meshwright.search.method.pipeline.place import (
     chosen_homes,
     mapped_homes,
@@ -187,7 +187,7 @@ class _PipelineSearch:
             yield from self._placed(sketch, choices[sketch.shape])
         cutting.look()
 
-    def _sketches(self, wanted: Sequence[Shape], clock: Clock) -> Iterator[Sketch]:
+    def _sketches(self, wanted: Sequence[PipelineShape], clock: Clock) -> Iterator[Sketch]:
         """As many stages as the scope says, where all devices are alike; else those that suit."""
         if self.scope.stages and all(len(shape.teams) == 1 for shape in wanted):
             for place, shape in enumerate(wanted):
@@ -224,8 +224,8 @@ class _PipelineSearch:
                 continue
             ((grade, replicas),) = teams
             for chunks in CHUNKS:
-                shape = Shape(
-                    teams=(Team(grade=grade, replicas=replicas),),
+                shape = PipelineShape(
+                    teams=(StageTeam(grade=grade, replicas=replicas),),
                     counts=(len(homes) * replicas,),
                     microbatches=candidate.microbatches,
                     chunks=chunks,
@@ -253,7 +253,7 @@ class _PipelineSearch:
             if self.trials.is_over or is_mixed or in_turn != candidate.homes:
                 continue
             teams = [
-                Team(grade=each.pop(), replicas=len(home))
+                StageTeam(grade=each.pop(), replicas=len(home))
                 for each, home in zip(grades, slots, strict=True)
             ]
             flights = [1 / candidate.microbatches] * candidate.cut.num_stages

@@ -16,7 +16,7 @@ from meshwright.search.method.pipeline.map.baseline import consecutive_mapping, 
 from meshwright.search.method.pipeline.map.parmesan import parmesan_mapping
 from meshwright.search.method.pipeline.map.problem import Assignment, MappingProblem
 from meshwright.search.method.pipeline.map.solve import solve_mapping
-from meshwright.search.method.pipeline.microbatch_price import Prices, Team, stage_sums
+from meshwright.search.method.pipeline.microbatch_price import Prices, StageTeam, stage_sums
 from meshwright.search.method.pipeline.scope import StageMapping
 
 _PLAIN: Mapping[StageMapping, Callable[[MappingProblem], Assignment | None]] = MappingProxyType(
@@ -35,7 +35,7 @@ def slots_of(num_stages: int, num_slots: int) -> Ints:
 
 
 def mapping_problem(
-    prices: Prices, cut: Cut, teams: Sequence[Team], flights: Sequence[float]
+    prices: Prices, cut: Cut, teams: Sequence[StageTeam], flights: Sequence[float]
 ) -> MappingProblem:
     """Slots of teams onto the cluster's devices; a team's are of its grade.
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from meshwright.graph.graph import Graph
 from meshwright.search.method.pipeline.consecutive import counts_samples, microbatch_choices
-from meshwright.search.method.pipeline.microbatch_price import Prices, Shape, Team
+from meshwright.search.method.pipeline.microbatch_price import PipelineShape, Prices, StageTeam
 from meshwright.search.method.pipeline.scope import PipelineScope
 
 ANY_PIPELINE = PipelineScope()
@@ -24,7 +24,7 @@ def shapes(
     *,
     keeps_all: bool,
     scope: PipelineScope = ANY_PIPELINE,
-) -> Iterator[tuple[Shape, tuple[int, ...]]]:
+) -> Iterator[tuple[PipelineShape, tuple[int, ...]]]:
     """Equal replicas first, then replicas that differ by stage; each with microbatches to try.
 
     The shape itself has the middle one of them. `wanted`: numbers of microbatches, none: those that
@@ -44,7 +44,9 @@ def shapes(
         ]
         if choices:
             middle = choices[len(choices) // 2]
-            shape = Shape(teams=teams, counts=used, microbatches=middle, keeps_all=keeps_all)
+            shape = PipelineShape(
+                teams=teams, counts=used, microbatches=middle, keeps_all=keeps_all
+            )
             yield shape, tuple(choices)
 
 
@@ -64,7 +66,7 @@ def stage_counts(most: int) -> list[int]:
 
 def _team_sets(
     prices: Prices, counts: list[int], scope: PipelineScope
-) -> Iterator[tuple[tuple[Team, ...], tuple[int, ...]]]:
+) -> Iterator[tuple[tuple[StageTeam, ...], tuple[int, ...]]]:
     """Teams that a split may use, and the devices of each."""
     if len(counts) == 1 and (scope.stages or scope.replicas):
         yield from _limited_sets(counts[0], scope)
@@ -73,10 +75,10 @@ def _team_sets(
         count = counts[0]
         for stages in stage_counts(count):
             replicas = count // stages
-            yield (Team(grade=0, replicas=replicas),), (stages * replicas,)
+            yield (StageTeam(grade=0, replicas=replicas),), (stages * replicas,)
         widths = stage_counts(count)
         for most in [each for each in widths if 1 < each < count]:
-            teams = tuple(Team(grade=0, replicas=each) for each in widths if each <= most)
+            teams = tuple(StageTeam(grade=0, replicas=each) for each in widths if each <= most)
             yield teams, (count,) * len(teams)
         return
     yield from _mixed_sets(prices, counts, scope)
@@ -84,17 +86,17 @@ def _team_sets(
 
 def _limited_sets(
     count: int, scope: PipelineScope
-) -> Iterator[tuple[tuple[Team, ...], tuple[int, ...]]]:
+) -> Iterator[tuple[tuple[StageTeam, ...], tuple[int, ...]]]:
     """Equal replicas: the numbers of the scope, and any where it leaves stages or replicas open."""
     for stages in scope.stages or stage_counts(count // min(scope.replicas)):
         for replicas in scope.replicas or stage_counts(count // stages):
             if stages * replicas <= count:
-                yield (Team(grade=0, replicas=replicas),), (stages * replicas,)
+                yield (StageTeam(grade=0, replicas=replicas),), (stages * replicas,)
 
 
 def _mixed_sets(
     prices: Prices, counts: list[int], scope: PipelineScope
-) -> Iterator[tuple[tuple[Team, ...], tuple[int, ...]]]:
+) -> Iterator[tuple[tuple[StageTeam, ...], tuple[int, ...]]]:
     """The fastest grade, the two fastest, ...: equal replicas, and any number of them."""
     seconds = prices.instance.seconds
     total = np.where(np.isfinite(seconds), seconds, 0.0).sum(axis=0)[prices.type_of_grade]
@@ -106,12 +108,12 @@ def _mixed_sets(
             able = [grade for grade in chosen if counts[grade] >= replicas]
             if able == chosen or last == len(ranked):
                 yield (
-                    tuple(Team(grade=grade, replicas=replicas) for grade in able),
+                    tuple(StageTeam(grade=grade, replicas=replicas) for grade in able),
                     tuple(counts[grade] // replicas * replicas for grade in able),
                 )
         for most in [each for each in stage_counts(largest) if each > 1]:
             pairs = [
-                (Team(grade=grade, replicas=each), counts[grade])
+                (StageTeam(grade=grade, replicas=each), counts[grade])
                 for grade in chosen
                 for each in stage_counts(counts[grade])
                 if each <= most

@@ -18,7 +18,7 @@ from meshwright.search.claim import Claim
 from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Attempt, Incumbent
 from meshwright.search.instance import devices_of_units
-from meshwright.search.method.bandwidth.joint.judge import Found, Judge
+from meshwright.search.method.bandwidth.joint.judge import Judge, JudgedPlan
 from meshwright.search.method.bandwidth.joint.search import JointSearch
 from meshwright.search.method.bandwidth.joint.space import RateSpace, find_space
 from meshwright.search.method.placement.improve import improve
@@ -89,7 +89,7 @@ def search_uniform(problem: Problem, plain: Attempt, space: RateSpace) -> Attemp
     known = plain.plan if plain.fits else None
     with clock.heard():
         if known is not None:
-            search.take(Found(plan=known, verdict=judging.try_plan(known)))
+            search.take(JudgedPlan(plan=known, verdict=judging.try_plan(known)))
         search.run(None if known is None else devices_of_units(judging.instance, known))
     if search.best is None:
         return plain
@@ -130,7 +130,7 @@ class _Joint:
         known = uniform.plan if uniform.fits else None
         with self._clock.heard():
             if known is not None:
-                plain = Found(plan=known, verdict=self._judge.try_plan(known))
+                plain = JudgedPlan(plan=known, verdict=self._judge.try_plan(known))
                 search.take(plain)
                 search.take(self._judge.polish(plain))
             search.run(None if known is None else devices_of_units(self._instance, known))
@@ -174,5 +174,5 @@ class _Joint:
             target = best.verdict.step_seconds
             self._attempt.raise_bound(branch_bound(self._widest, target))
 
-    def _is_proved(self, found: Found) -> bool:
+    def _is_proved(self, found: JudgedPlan) -> bool:
         return found.verdict.step_seconds <= self._attempt.bound_seconds * (1 + 1e-9)

@@ -16,7 +16,7 @@ from meshwright.search.method.bandwidth.rate.room import Pair, even_rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Found:
+class JudgedPlan:
     """A plan, what the simulator says of it, and what it was made of."""
 
     plan: Plan
@@ -37,20 +37,20 @@ class Judge:
     allocates: bool = True
     """Whether plans have allocations; else bandwidth is uniform."""
 
-    def simulate(self, shared: Shared, order: Ints) -> Found:
+    def simulate(self, shared: Shared, order: Ints) -> JudgedPlan:
         """The plan whose devices run their ops in this order, under the rates."""
         device_of_op = shared.placed.device_of_unit[self.instance.unit_of].astype(np.int32)
         plan = order_plan(self.instance, device_of_op, order)
         if self.allocates:
             rates = self._rates_in_use(shared)
             plan = replace(plan, allocations=divide_allocations(self.instance.cluster, rates))
-        return Found(plan=plan, verdict=self.try_plan(plan), shared=shared)
+        return JudgedPlan(plan=plan, verdict=self.try_plan(plan), shared=shared)
 
     def try_plan(self, plan: Plan) -> Verdict:
         """What the simulator says."""
         return try_plan(self.instance.graph, self.instance.cluster, plan, self.sharing)
 
-    def polish(self, found: Found) -> Found:
+    def polish(self, found: JudgedPlan) -> JudgedPlan:
         """The same plan with the best rates for its orders as the simulator has them."""
         if not self.allocates:
             return found
@@ -61,7 +61,7 @@ class Judge:
             shared = replace(shared, rates=self._rates_of(plan))
         if not plan.allocations:
             shared = None
-        return Found(
+        return JudgedPlan(
             plan=plan,
             verdict=self.try_plan(plan),
             shared=shared,

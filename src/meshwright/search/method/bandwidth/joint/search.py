@@ -16,7 +16,7 @@ import numpy as np
 from meshwright.array import Floats, Ints
 from meshwright.search.clock import Clock
 from meshwright.search.judge import Verdict, tighten
-from meshwright.search.method.bandwidth.joint.judge import Found, Judge
+from meshwright.search.method.bandwidth.joint.judge import Judge, JudgedPlan
 from meshwright.search.method.bandwidth.joint.move import improve_shared
 from meshwright.search.method.bandwidth.joint.narrow import Narrow
 from meshwright.search.method.bandwidth.joint.space import RateSpace, RateStart, find_starts
@@ -58,7 +58,7 @@ class JointSearch:
         clock: Clock,
         bound: float,
     ) -> None:
-        self.best: Found | None = None
+        self.best: JudgedPlan | None = None
         self.statistics: dict[str, float] = {"turns": 0.0}
         self._judge, self._instance, self._space = judge, judge.instance, space
         self._limits, self._seed, self._clock, self._bound = limits, seed, clock, bound
@@ -72,7 +72,7 @@ class JointSearch:
         """First rounds from several rates, the best of them further; then changes of the best."""
         if device_of_unit is not None:
             self._take_known(device_of_unit)
-        begun: list[tuple[RateStart, Found]] = []
+        begun: list[tuple[RateStart, JudgedPlan]] = []
         for number, start in enumerate(self._starts()):
             if self._is_done():
                 return
@@ -99,7 +99,7 @@ class JointSearch:
                 seen.add(len(start.hosts))
                 yield replace(start, rates=self._hoped)
 
-    def take(self, found: Found) -> bool:
+    def take(self, found: JudgedPlan) -> bool:
         """Keep it if it is the best; whether it is faster by enough to go on."""
         if self.best is None:
             self.best = found
@@ -123,7 +123,7 @@ class JointSearch:
         ones = np.ones_like(self._hoped)
         self._take_shared(self._bench.time(device_of_unit, self._hoped, ones), self._hoped, ones)
 
-    def _take_shared(self, placed: Placed, rates: Floats, waits: Floats) -> tuple[Found, bool]:
+    def _take_shared(self, placed: Placed, rates: Floats, waits: Floats) -> tuple[JudgedPlan, bool]:
         """Share the network out for a placement, simulate it, keep it if it is the best."""
         shared = self._bench.reallocate(placed, rates, waits)
         found = self._judge.simulate(shared, self._bench.start_order(shared))
@@ -133,7 +133,11 @@ class JointSearch:
         return found, self.take(found)
 
     def _alternate(
-        self, start: RateStart, seed: int, best: Found | None, device_of_unit: Ints | None = None
+        self,
+        start: RateStart,
+        seed: int,
+        best: JudgedPlan | None,
+        device_of_unit: Ints | None = None,
     ) -> bool:
         """Placements and rates in turn, from what is known; whether it is faster than all before.
 
@@ -158,9 +162,9 @@ class JointSearch:
             self.take(self._judge.polish(self.best))
         return has_gained
 
-    def _begin(self, start: RateStart, seed: int) -> Found | None:
+    def _begin(self, start: RateStart, seed: int) -> JudgedPlan | None:
         """The best of several first rounds; None: some op can run on no device of the hosts."""
-        best: Found | None = None
+        best: JudgedPlan | None = None
         for number, wait in enumerate(_FIRST_WAITS[: 1 if self._is_large else None]):
             waits = np.full_like(start.rates, wait if self._is_fair else 1.0)
             narrow = self._narrow(start, start.rates, waits)
@@ -175,7 +179,7 @@ class JointSearch:
         instance = self._bench.under(rates, waits)
         return Narrow(instance, self._space, start.hosts, self._limits)
 
-    def _waits(self, found: Found, weight: float) -> Floats:
+    def _waits(self, found: JudgedPlan, weight: float) -> Floats:
         """By pair of hosts: how many times as long as alone transfers take in a plan."""
         assert found.shared is not None, "what waits is under rates"
         host_of, rates = self._space.hosts.host_of, found.shared.rates

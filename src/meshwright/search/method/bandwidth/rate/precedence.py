@@ -89,7 +89,7 @@ def make_precedence(num_nodes: int, num_pairs: int, arcs: Records) -> Precedence
     return Precedence(arcs=arcs[order], first_in=first_in, num_pairs=num_pairs)
 
 
-class PathState(NamedTuple):
+class LongestPathState(NamedTuple):
     """Everything that the walks over a Precedence work on."""
 
     first_in: Array
@@ -119,7 +119,7 @@ class Walker:
     def __init__(self, precedence: Precedence) -> None:
         self.precedence = precedence
         count, pairs = len(precedence.first_in) - 1, precedence.num_pairs
-        self._state = PathState(
+        self._state = LongestPathState(
             first_in=precedence.first_in,
             arcs=precedence.arcs,
             slowness=np.zeros(pairs),
@@ -156,7 +156,7 @@ class Walker:
 
 
 @inlined
-def _arc_seconds(state: PathState, e: Int) -> Float:
+def _arc_seconds(state: LongestPathState, e: Int) -> Float:
     arcs = state.arcs
     if arcs[e].pair < 0:
         return arcs[e].fixed
@@ -164,7 +164,7 @@ def _arc_seconds(state: PathState, e: Int) -> Float:
 
 
 @compiled
-def walk_longest(state: PathState, at_least: float) -> tuple[Float, Int]:
+def walk_longest(state: LongestPathState, at_least: float) -> tuple[Float, Int]:
     """The longest path, and of each pair the longest that it is on; for `Walker.walk`."""
     arcs, head, tail, before = state.arcs, state.head, state.tail, state.before
     after, lengths, best = state.after, state.lengths, state.best
@@ -217,7 +217,7 @@ def walk_longest(state: PathState, at_least: float) -> tuple[Float, Int]:
 
 
 @inlined
-def _pass(state: PathState, e: Int, count: Int, length: Float) -> None:
+def _pass(state: LongestPathState, e: Int, count: Int, length: Float) -> None:
     """Add an arc to a path; a pair whose longest path this one is needs no other."""
     arcs = state.arcs
     state.constants[count] += arcs[e].fixed
@@ -233,7 +233,7 @@ def _pass(state: PathState, e: Int, count: Int, length: Float) -> None:
 
 
 @compiled
-def mix_longest(state: PathState, sharpness: Float) -> Float:
+def mix_longest(state: LongestPathState, sharpness: Float) -> Float:
     """The constant of the mixture of all paths, for `Walker.mix`; its amounts into row 0.
 
     `head` becomes the soft maximum of what leads to each node, `tail` the weight of paths there.

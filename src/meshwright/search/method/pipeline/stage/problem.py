@@ -23,7 +23,7 @@ from meshwright.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kind:
+class DeviceKind:
     """Equal devices, or one way of several to use them."""
 
     name: str
@@ -44,7 +44,7 @@ class Kind:
 class SplitProblem:
     """Nodes numbered in a topological order, wires between them and kinds of devices."""
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[DeviceKind, ...]
     bytes: Floats
     """Of each node what a device holds for it, whatever the schedule."""
     saved_bytes: Floats
@@ -85,7 +85,7 @@ class SplitProblem:
 
 def make_problem(
     *,
-    kinds: Sequence[Kind],
+    kinds: Sequence[DeviceKind],
     num_bytes: Sequence[float] | Floats,
     edges: Iterable[tuple[int, int]],
     wires: Iterable[tuple[Iterable[int], float]],

@@ -31,7 +31,7 @@ starts."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Problem:
+class PlacementProblem:
     """The graph and the cluster, as plain lists. Sets of ops are the bits of an integer."""
 
     instance: Instance
@@ -110,7 +110,7 @@ class Problem:
         return [(latency + size / bandwidth).ravel() for size in self.bytes]
 
 
-def state_problem(instance: Instance, sharing: str) -> Problem:
+def state_problem(instance: Instance, sharing: str) -> PlacementProblem:
     """The lists of an instance."""
     graph, cluster = instance.graph, instance.cluster
     types = [cluster.types[name] for name in cluster.type_names]
@@ -123,7 +123,7 @@ def state_problem(instance: Instance, sharing: str) -> Problem:
     makes_rows = graph.split[graph.tensor_source] == Split.BATCH
     before, after = _dependencies(instance)
     is_lasting = seconds.min(axis=1) > _INSTANT * seconds[np.isfinite(seconds)].max(initial=0.0)
-    return Problem(
+    return PlacementProblem(
         instance=instance,
         is_fair=sharing == "fair",
         seconds=seconds.tolist(),
@@ -161,7 +161,9 @@ def _dependencies(instance: Instance) -> tuple[list[int], list[int]]:
     return before, after
 
 
-def list_placements(problem: Problem, seconds: float, clock: Clock) -> tuple[Rows, Floats, bool]:
+def list_placements(
+    problem: PlacementProblem, seconds: float, clock: Clock
+) -> tuple[Rows, Floats, bool]:
     """Placements that may be faster than `seconds`: devices of ops, by bounds; whether all are in.
 
     Bounds are bytes that lack and seconds. With finite `seconds` what lacks memory is left out.
@@ -183,7 +185,7 @@ def list_placements(problem: Problem, seconds: float, clock: Clock) -> tuple[Row
     return rows[order], found[order], is_whole
 
 
-def _every_placement(problem: Problem) -> Iterator[Rows]:
+def _every_placement(problem: PlacementProblem) -> Iterator[Rows]:
     """Devices of ops, one placement a column; of those that are alike, one."""
     instance, num_devices = problem.instance, problem.num_devices
     num_units = instance.num_units
@@ -202,7 +204,7 @@ def _every_placement(problem: Problem) -> Iterator[Rows]:
         yield units[:, is_first][instance.unit_of]
 
 
-def _find_twins(problem: Problem) -> list[tuple[int, int]]:
+def _find_twins(problem: PlacementProblem) -> list[tuple[int, int]]:
     """Pairs of devices that can change places: each with the last one before it that it can."""
     pairs = []
     for other in range(problem.num_devices):
@@ -211,7 +213,7 @@ def _find_twins(problem: Problem) -> list[tuple[int, int]]:
     return pairs
 
 
-def _are_alike(problem: Problem, one: int, other: int) -> bool:
+def _are_alike(problem: PlacementProblem, one: int, other: int) -> bool:
     """Whether nothing changes when all ops of two devices change places."""
     instance, cluster = problem.instance, problem.instance.cluster
     swapped = np.arange(problem.num_devices)
@@ -229,7 +231,7 @@ def _are_alike(problem: Problem, one: int, other: int) -> bool:
 
 
 def _shared_links(
-    problem: Problem, number_of: npt.NDArray[np.intp]
+    problem: PlacementProblem, number_of: npt.NDArray[np.intp]
 ) -> list[tuple[float, list[tuple[int, int]]]]:
     """The capacity of every link in use and the pairs of devices that use it, sorted."""
     cluster = problem.instance.cluster
@@ -243,7 +245,7 @@ def _shared_links(
     return sorted((float(capacity[link]), sorted(pairs)) for link, pairs in pairs_on.items())
 
 
-def _seconds_bound(problem: Problem, device: Rows) -> Floats:
+def _seconds_bound(problem: PlacementProblem, device: Rows) -> Floats:
     """The longest path with its transfers, and the work of a device between what must come before
     and after it; of hosts, and under sharing of the transfers between two devices, likewise."""
     own = np.stack([np.array(row)[d] for row, d in zip(problem.seconds, device, strict=True)])
@@ -275,7 +277,7 @@ def _seconds_bound(problem: Problem, device: Rows) -> Floats:
     return longest
 
 
-def _queue_bound(problem: Problem, device: Rows, ready: Floats, after: Floats) -> Floats:
+def _queue_bound(problem: PlacementProblem, device: Rows, ready: Floats, after: Floats) -> Floats:
     """Transfers from one device to another go one after the other."""
     shape = (problem.num_devices, problem.num_devices, device.shape[1])
     queued, longest = np.zeros(shape), np.zeros(shape[2])
@@ -301,7 +303,7 @@ def _queue_bound(problem: Problem, device: Rows, ready: Floats, after: Floats) -
     return longest
 
 
-def _lack_bound(problem: Problem, device: Rows) -> Floats:
+def _lack_bound(problem: PlacementProblem, device: Rows) -> Floats:
     """What all devices together miss: each while the one of its ops runs that needs the most."""
     state = np.array(problem.state_bytes)
     lack = np.zeros(device.shape[1])
@@ -314,7 +316,7 @@ def _lack_bound(problem: Problem, device: Rows) -> Floats:
     return lack
 
 
-def _need(problem: Problem, device: Rows, op: int) -> Floats:
+def _need(problem: PlacementProblem, device: Rows, op: int) -> Floats:
     """What an op's device holds when it starts, besides what it holds all the time.
 
     What it makes and reads; what was made before it and is read there after it, or lasts.
@@ -337,7 +339,9 @@ def _need(problem: Problem, device: Rows, op: int) -> Floats:
     return held
 
 
-def _holds_saved(problem: Problem, device: Rows, op: int, partner: int, kept: int) -> Bools:
+def _holds_saved(
+    problem: PlacementProblem, device: Rows, op: int, partner: int, kept: int
+) -> Bools:
     """Whether what `partner` has saved is there when another op of its device starts: for those
     that hold it back there, and to the end of the step if there are none."""
     is_before = problem.before[op] >> partner & 1

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from meshwright.search.instance import order_plan
 from meshwright.search.judge import try_plan
-from meshwright.search.method.placement.exhaustive.bound import Problem
+from meshwright.search.method.placement.exhaustive.bound import PlacementProblem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class TensorCopy:
 class LeafPlacement:
     """One placement: what is where, and what waits for what."""
 
-    problem: Problem
+    problem: PlacementProblem
     device: list[int]
     own: list[float]
     """The seconds of each op where it is."""
@@ -116,7 +116,7 @@ class LeafPlacement:
         return verdict.missing_bytes, verdict.step_seconds
 
 
-def place(problem: Problem, device: list[int]) -> LeafPlacement:
+def place(problem: PlacementProblem, device: list[int]) -> LeafPlacement:
     """The tables of a placement."""
     copies, copy_of, local = _find_copies(problem, device)
     arrivals: list[list[tuple[int, float]]] = []
@@ -155,7 +155,7 @@ def place(problem: Problem, device: list[int]) -> LeafPlacement:
 
 
 def _find_copies(
-    problem: Problem, device: list[int]
+    problem: PlacementProblem, device: list[int]
 ) -> tuple[list[TensorCopy], list[dict[int, int]], list[int]]:
     """What is sent, in the order in which lowering sends it; what each op reads of that, by
     tensor; and the readers of each tensor that need no copy."""

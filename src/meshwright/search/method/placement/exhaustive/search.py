@@ -26,7 +26,7 @@ from meshwright.search.instance import Instance, order_plan
 from meshwright.search.judge import Verdict, try_plan
 from meshwright.search.method.placement.exhaustive.bound import (
     MAX_PLACEMENTS,
-    Problem,
+    PlacementProblem,
     list_placements,
     state_problem,
 )
@@ -91,7 +91,7 @@ def exhaust(
     )
 
 
-def _search(problem: Problem, best: Best) -> bool:
+def _search(problem: PlacementProblem, best: Best) -> bool:
     """Improve the best by the orders of every placement; returns whether all were counted."""
     rows, bounds, is_whole = list_placements(problem, best.seconds, best.clock)
     for row, (lack, seconds) in zip(rows, bounds.tolist(), strict=True):
