@@ -55,7 +55,7 @@ def test_methods_answer_odd_steps(seed: int) -> None:
     check_methods(seed)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, 1, 119])  # 119: a measured op that a plan divides by tokens
 def test_methods_answer_models_of_layers_that_were_spoilt(seed: int) -> None:
     check_spoilt_model(seed)
 

@@ -8,6 +8,7 @@ import pytest
 from search_strategies import make_cluster
 
 from meshwright.cluster.build import hierarchical
+from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.architecture.gpt import gpt
 from meshwright.graph.graph import Graph
@@ -109,6 +110,8 @@ def test_a_small_model_by_hand_is_data_parallel_with_divided_state() -> None:
 
 def test_a_search_that_sees_no_network_finds_the_same_on_any() -> None:
     # Between hosts 300 GB/s or 1 MB/s: the plan is the same, and far slower.
+    alone = unaware(model(), find_cluster("h100-x1"))  # a network without a tier
+    assert alone.plan is not None
     fast, slow = unaware(model(), cluster(3e11)), unaware(model(), cluster(1e6))
     assert fast.plan is not None
     assert fast.plan == slow.plan

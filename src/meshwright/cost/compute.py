@@ -88,7 +88,7 @@ def op_sources(graph: Graph, device_type: DeviceType) -> npt.NDArray[np.int8]:
     found = np.full(graph.num_ops, 2, dtype=np.int8)
     if device_type.is_asynchronous:
         found[has_fitted_kinds(graph)] = 1
-    measured = _measured_seconds(graph, device_type, graph.batch)
+    measured = measured_seconds(graph, device_type, graph.batch)
     if measured is not None:
         found[~np.isnan(measured)] = 0
     return found
@@ -104,16 +104,17 @@ def time_sources(graph: Graph, cluster: Cluster) -> TimeSources:
 
 
 def _find_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
-    measured = _measured_seconds(graph, device_type, samples)
+    measured = measured_seconds(graph, device_type, samples)
     if measured is None:
-        return _estimated_seconds(graph, device_type, samples)
+        return estimated_seconds(graph, device_type, samples)
     unknown = np.isnan(measured)
     if unknown.any():
-        measured[unknown] = _estimated_seconds(graph, device_type, samples)[unknown]
+        measured[unknown] = estimated_seconds(graph, device_type, samples)[unknown]
     return measured
 
 
-def _estimated_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
+def estimated_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
+    """What models of times say, whether there are measured times or not."""
     seconds = roofline_seconds(graph, device_type, samples)
     if not device_type.is_asynchronous:
         return seconds
@@ -121,7 +122,7 @@ def _estimated_seconds(graph: Graph, device_type: DeviceType, samples: float) ->
     return np.where(np.isnan(fitted), seconds, fitted)
 
 
-def _measured_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats | None:
+def measured_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats | None:
     """The measured times, NaN where there is none; None where the graph has none at all.
 
     They are of the graph's batch. At another one ops that split take as much more or less as the

@@ -21,6 +21,7 @@ from meshwright.program.bucket import (
 from meshwright.program.expand.expand import expand
 from meshwright.program.expand.expansion import HOLDING, Expansion
 from meshwright.program.expand.expert import is_expert_gradient
+from meshwright.program.measured import carry_measured
 from meshwright.program.schedule import Action, StageSeconds
 from meshwright.program.untie import untie
 
@@ -67,7 +68,7 @@ class Work:
 def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
     """Check the plan and work out times, gradient buckets and the order within actions."""
     graph, plan, placement = untie(graph, cluster, plan)
-    expansion = expand(graph, placement, plan)
+    expansion = carry_measured(expand(graph, placement, plan), graph, cluster)
     is_known = expansion.origin >= 0
     launches = is_known * host_seconds(expansion.graph, graph.phase[expansion.origin])
     is_forward = expansion.graph.phase == Phase.FORWARD

@@ -121,7 +121,7 @@ def _resize(
 
 
 def _forget_times(rewrite: Rewrite, graph: Graph, ops: Ints, places: Ints) -> None:
-    """Measured times hold for whole ops: what a shard takes is left to the models of times.
+    """Measured times hold for whole ops: those of shards follow later (`program.measured`).
 
     Where an op cannot run, its shard cannot; where no sizes are known, no model tells.
     """

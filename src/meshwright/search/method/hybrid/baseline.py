@@ -175,7 +175,7 @@ def _drafts(
 def unaware_drafts(space: HybridSpace, clock: Clock) -> list[HybridDraft]:
     """The same search on a network whose every pair is as fast as the fastest."""
     tiers = space.prices.tiers
-    flat = Tiers(order=tiers.order, tiers=tuple(replace(tiers.tiers[0], size=1) for _ in range(1)))
+    flat = Tiers(order=tiers.order, tiers=tuple(replace(each, size=1) for each in tiers.tiers[:1]))
     prices = LayerPrices(space.stack, space.cluster, flat)
     blind = replace(space, prices=prices, layouts=Layouts(prices))
     pool = Pool(refuses_plain=space.stack.shares_groups)
