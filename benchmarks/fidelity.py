@@ -31,11 +31,12 @@ from typing import Any
 import torch
 
 from fidelity_predict import predict
-from fidelity_rows import FOREACH, HELD_OUT, LAUNCHES, ROWS, build_row, tf32_of
+from fidelity_rows import FOREACH, HELD_OUT, LASTING, LAUNCHES, ROWS, build_row, tf32_of
 from meshwright.capture.optimiser import Optimiser
 from meshwright.capture.profile import distinct_calls, time_calls
 from meshwright.capture.replay import replayed
 from meshwright.capture.trace import find_loss, trace_step
+from sustained import Meter
 
 STEPS = 5
 REPEATS = 3
@@ -87,8 +88,13 @@ def call_bytes(text: str, device: torch.device) -> int:
         return torch.cuda.max_memory_allocated() - before
 
 
-def measure_steps(row: str, device: torch.device, *, is_compiled: bool) -> dict[str, Any]:
-    """Train for a few steps; the median of several timings, and how far they spread."""
+def measure_steps(
+    row: str, device: torch.device, *, is_compiled: bool, seconds: float = 0.0
+) -> dict[str, Any]:
+    """Train for a few steps; the median of several timings, and how far they spread.
+
+    `seconds`: for how long it is trained after that, to see what the power limit leaves.
+    """
     workload, autocast = build_row(row, device.type)
     model = workload.model.train()
     if is_compiled:
@@ -133,6 +139,33 @@ def measure_steps(row: str, device: torch.device, *, is_compiled: bool) -> dict[
         "reserved_bytes": torch.cuda.max_memory_reserved(),
         "phases": measure_phases(phases),
         "num_parameters": sum(1 for _ in model.parameters()),
+        **(measure_lasting(step, seconds) if seconds else {}),
+    }
+
+
+def measure_lasting(step: Callable[[], object], seconds: float) -> dict[str, float]:
+    """A step's time in the second half of a load that lasts, with the GPU's clock and power then.
+
+    Before it the GPU rests as long, and its first steps are timed: those of a cool card.
+    """
+    torch.cuda.synchronize()
+    time.sleep(seconds)
+    meter = Meter()
+    began = time.perf_counter()
+    ends, seen = [], []
+    while not ends or ends[-1] - began < seconds:
+        for _ in range(STEPS):
+            step()
+        torch.cuda.synchronize()
+        ends.append(time.perf_counter())
+        seen.append(meter.read)
+    meter.close()
+    half = len(ends) // 2
+    return {
+        "first_seconds": (ends[0] - began) / STEPS,
+        "lasting_seconds": (ends[-1] - ends[half - 1]) / STEPS / (len(ends) - half),
+        "clock_mhz": statistics.mean(each[0] for each in seen[half:]),
+        "watts": statistics.mean(each[1] for each in seen[half:]),
     }
 
 
@@ -169,7 +202,9 @@ def fill(tensor: Any) -> Any:
     return tensor.random_(0, 1000 if tensor.dim() == 2 else 2)
 
 
-def measure(path: Path, rows: Sequence[str], *, is_compiled: bool, has_calls: bool) -> None:
+def measure(
+    path: Path, rows: Sequence[str], *, is_compiled: bool, has_calls: bool, seconds: float
+) -> None:
     """Measure every row, writing as they come, so that what was measured is kept.
 
     Steps first, while nothing else runs; then kernels, which wait for no host.
@@ -188,7 +223,7 @@ def measure(path: Path, rows: Sequence[str], *, is_compiled: bool, has_calls: bo
     has_calls &= not is_compiled
     found = {}
     for row in rows:
-        found[row] = _measured(row, device, is_compiled)
+        found[row] = _measured(row, device, is_compiled, seconds)
         write_rows(path, header, list(found.values()))
     if not has_calls:
         return
@@ -199,11 +234,12 @@ def measure(path: Path, rows: Sequence[str], *, is_compiled: bool, has_calls: bo
             write_rows(path, header, list(found.values()))
 
 
-def _measured(row: str, device: torch.device, is_compiled: bool) -> dict[str, Any]:
+def _measured(row: str, device: torch.device, is_compiled: bool, seconds: float) -> dict[str, Any]:
     began = time.perf_counter()
     try:
         with tf32_of(row):
-            found = {"row": row, **measure_steps(row, device, is_compiled=is_compiled), "calls": []}
+            steps = measure_steps(row, device, is_compiled=is_compiled, seconds=seconds)
+            found = {"row": row, **steps, "calls": []}
     except Exception as error:  # a row that does not fit must not end the others
         found = {"row": row, "error": f"{type(error).__name__}: {str(error)[:300]}"}
     print(json.dumps(found), f"{time.perf_counter() - began:.1f} s", flush=True)
@@ -243,6 +279,8 @@ def main() -> None:
     measuring.add_argument("--steps-only", action="store_true", help="no kernel times")
     measuring.add_argument("--launches", action="store_true", help="rows of few samples")
     measuring.add_argument("--held-out", action="store_true", help="rows that nothing is fitted to")
+    measuring.add_argument("--lasting", action="store_true", help="rows that are trained longer")
+    measuring.add_argument("--seconds", type=float, default=0.0, help="how long each is trained")
     predicting = commands.add_parser("predict", help="hold predictions against a file of them")
     predicting.add_argument("file", type=Path)
     predicting.add_argument("-o", dest="output", type=Path, metavar="TABLE")
@@ -253,8 +291,15 @@ def main() -> None:
     else:
         rows = LAUNCHES if arguments.launches else arguments.rows
         rows = HELD_OUT if arguments.held_out else rows
+        rows = LASTING if arguments.lasting else rows
         has_calls = not (arguments.steps_only or arguments.launches)
-        measure(arguments.output, rows, is_compiled=arguments.compile, has_calls=has_calls)
+        measure(
+            arguments.output,
+            rows,
+            is_compiled=arguments.compile,
+            has_calls=has_calls,
+            seconds=arguments.seconds,
+        )
 
 
 if __name__ == "__main__":

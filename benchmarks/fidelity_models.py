@@ -150,7 +150,28 @@ HELD_OUT: dict[str, Hub] = {
     "deit-s": picture_model("DeiT", hidden_size=384, num_attention_heads=6, intermediate_size=1536),
 }  # fmt: skip
 """What predictions are held against after the last fit."""
-MODELS = {**FITTED, **HELD_OUT}
+
+
+def gpt(width: int, layers: int, vocabulary: int = 50368) -> Hub:
+    """Decoders as MosaicML's and Megatron-LM's: heads of 128, no dropout, one op an activation."""
+    return Hub(
+        family="GPT2", head="LMHeadModel", inputs=tokens,
+        config={
+            "n_embd": width, "n_head": width // 128, "n_layer": layers, "n_positions": 4096,
+            "vocab_size": vocabulary, "activation_function": "gelu", "use_cache": False,
+            "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
+        },
+    )  # fmt: skip
+
+
+LARGE: dict[str, Hub] = {
+    "gpt-2048": gpt(2048, 8), "gpt-2304": gpt(2304, 8, 131072), "gpt-4096": gpt(4096, 4),
+    "gpt-5120": gpt(5120, 3), "gpt-7168": gpt(7168, 2), "gpt-8192": gpt(8192, 2),
+    "llama-4096": decoder("Llama", 4096, 4, 32, 8, 14336, vocab_size=128256),
+    "llama-8192": decoder("Llama", 8192, 1, 64, 8, 28672, vocab_size=32000),
+}  # fmt: skip
+"""A few layers of models that are trained for weeks, whose products a card's power limit slows."""
+MODELS = {**FITTED, **HELD_OUT, **LARGE}
 NORMS = "norms-"
 """A row `norms-6144` is `Norms` of that width."""
 

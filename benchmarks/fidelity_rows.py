@@ -39,6 +39,23 @@ HELD_OUT = tuple(
     for precision in ("fp32", "tf32", "bf16", "mixed")
 )  # fmt: skip
 """What predictions are held against after the last fit."""
+LASTING = tuple(
+    f"{name}/{size}/{precision}"
+    for name, size in (
+        ("gpt-2048", "8/2048"), ("gpt-2304", "4/4096"), ("gpt-4096", "4/2048"),
+        ("gpt-5120", "4/2048"), ("gpt-7168", "4/2048"), ("gpt-8192", "2/2048"),
+        ("llama-4096", "2/4096"), ("llama-8192", "2/4096"),
+    )
+    for precision in ("bf16", "mixed")
+) + tuple(
+    f"{name}/{precision}"
+    for name in (
+        "gpt2/8/1024", "bert-base/64/256", "llama-3b/4/1024", "vit-b/64/-", "resnet50/128/-",
+        "t5-base/16/512", "mixtral-s/8/1024",
+    )
+    for precision in ("tf32", "bf16")
+)  # fmt: skip
+"""What is trained for longer, to see what the power limit leaves."""
 LAUNCHES = tuple(
     f"{name}/1/{'32' if name in ('llama-1b', 'mixtral-s', 't5-base', 'gpt2', 'bert-base') else '-'}"
     f"/{precision}"

@@ -13,6 +13,7 @@ own (Aleph Alpha's) with ZeRO 1 and gradients in 16 bits: "deepspeed" stands for
 Megatron-LM's fp32 gradients their largest steps would not fit into 80 GB. MosaicML's MPT has
 neither dropout nor an activation of several ops, and its FSDP (`mixed_precision: DEFAULT`) reduces
 in fp32 as torchtitan's does. Korthikanti et al. measured Megatron-LM before it had fused attention.
+NVIDIA's recipes run NeMo, whose Transformer Engine merges norms, activations, rotations and losses.
 
 Prints a line a row (`--json`: an object), then by source the mean of |predicted / published -
 1|, the mean of the signed error and Spearman's rank correlation.
@@ -54,7 +55,7 @@ def predict(row: Row) -> dict[str, Any]:
     """A row's step as predicted beside the published one."""
     graph = load_step(row["model"], int(row["batch"]), row["fused"] == "1")
     cluster = find_cluster(row["cluster"])
-    degrees = {name: int(row[name]) for name in ("tensor", "pipeline", "chunks", "zero")}
+    degrees = {name: int(row[name]) for name in ("tensor", "context", "pipeline", "chunks", "zero")}
     plan = mw.Plan.from_degrees(
         graph,
         cluster,
@@ -117,7 +118,7 @@ def main() -> None:
 
 def describe(each: dict[str, Any]) -> str:
     """A row in a line."""
-    names = ("tensor", "pipeline", "chunks", "microbatches", "zero", "recompute")
+    names = ("tensor", "context", "pipeline", "chunks", "microbatches", "zero", "recompute")
     degrees = " ".join(f"{name[0]}{each[name]}" for name in names)
     model = each["model"].partition(",")[0] + " s" + each["model"].rpartition("=")[2]
     head = f"{model:32} {each['cluster']:14} {degrees:28} fused {each['fused']}"

@@ -44,7 +44,7 @@ def test_the_simulator_runs_the_same_programs_however_links_are_shared() -> None
 def test_deploy_is_never_slower_in_any_of_its_tables() -> None:
     options = (
         "--models", "bert-small", "--clusters", "mixed-s1", "--budget", "1",
-        "--topology-budget", "0.5", "--topologies", "2", "--seeds", "1", "--cap", "20",
+        "--topology-budget", "2", "--topologies", "2", "--seeds", "1", "--cap", "20",
     )  # fmt: skip
     rows = rows_of("deploy.py", *options)
     summaries = {row["of"]: row for row in rows if row["table"] == "summary"}
