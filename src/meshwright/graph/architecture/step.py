@@ -3,17 +3,16 @@
 The two give every quantity as a line in the batch, and from the lines follows how an op splits.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshwright.array import Floats
 from meshwright.errors import InputError
-from meshwright.graph.architecture.rule import check_sizes
 from meshwright.graph.architecture.stretch import RECORDED_LAYERS, stretch
 from meshwright.graph.architecture.tape import StepTape
-from meshwright.graph.architecture.value import TYPES, TapeKernel, Value
+from meshwright.graph.architecture.value import TapeKernel
 from meshwright.graph.column import Phase, Split
 from meshwright.graph.graph import Graph
 from meshwright.kernel.disjoint import DisjointSets
@@ -22,30 +21,6 @@ GROWTH = 2
 """How many times the batch the second recording has, as in `capture`."""
 NUMBERED = ("pow", "sum")
 """Names that Python has taken: the first op of such a name has a number, too."""
-
-
-def build_model(
-    architecture: str,
-    sizes: Mapping[str, int],
-    forward: Callable[[StepTape, int, Mapping[str, int]], Value],
-    *,
-    name: str,
-    batch: float,
-    precision: str,
-    optimizer: str,
-    precisions: tuple[str, ...] = tuple(TYPES),
-) -> Graph:
-    """The step of an architecture, whose `forward` takes a tape, samples and sizes to the loss.
-
-    Sizes are checked here; `forward` gets them with the number of layers that are recorded.
-    """
-    check_sizes(architecture, sizes, precision, optimizer, precisions)
-
-    def record(samples: int, layers: int) -> StepTape:
-        tape = StepTape(precision)
-        return tape.finish(forward(tape, samples, {**sizes, "layers": layers}), optimizer)
-
-    return build_step(name, batch, sizes["layers"], record)
 
 
 def build_step(
