@@ -4,7 +4,7 @@ import textwrap
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from meshwright.cost.curve import Calibration, Kind
+from meshwright.cost.curve import Calibration, Math
 
 MODULE = '''"""How an H200's kernels multiply matrices, fitted to measurements: data, no code.
 
@@ -20,7 +20,7 @@ from meshwright.cost.curve import (
     ConvolutionCurve,
     DepthwiseCurve,
     Grid,
-    Kind,
+    Math,
     MatmulCurve,
     Roof,
     StoredCurve,
@@ -52,8 +52,8 @@ def render(calibration: Calibration, command: str, header: dict[str, Any]) -> st
 
 def _source(value: Any) -> str:
     """What writes a value in Python, numbers to four digits."""
-    if isinstance(value, Kind):
-        return f"Kind.{value.name}"
+    if isinstance(value, Math):
+        return f"Math.{value.name}"
     if is_dataclass(value):
         parts = [
             f"{field.name}={_source(getattr(value, field.name))}"

@@ -17,7 +17,7 @@ from meshwright.search.instance import make_instance
 from meshwright.search.judge import try_plan
 from meshwright.search.method.pipeline.baseline import usual_candidates
 from meshwright.search.method.pipeline.block import find_blocks
-from meshwright.search.method.pipeline.candidate import Candidate, Cut, suited_kinds
+from meshwright.search.method.pipeline.candidate import Candidate, StageCut, suited_kinds
 from meshwright.search.method.pipeline.cutter import divide_stages
 from meshwright.search.method.pipeline.estimate import Estimator
 from meshwright.search.method.pipeline.memory import recomputed_peak_bytes
@@ -41,7 +41,7 @@ def two_layers() -> Graph:
 
 def candidate_of(graph: Graph, kind: ScheduleKind, microbatches: int) -> Candidate:
     stage = np.where(np.isin(graph.op_names, ["f0", "b0"]), 0, 1).astype(np.int32)
-    cut = Cut.of(graph, stage)
+    cut = StageCut.of(graph, stage)
     return Candidate(cut=cut, homes=((0,), (1,)), kind=kind, microbatches=microbatches)
 
 

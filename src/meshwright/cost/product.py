@@ -23,7 +23,7 @@ from meshwright.cost.curve import (
     ConvolutionCurve,
     DepthwiseCurve,
     Grid,
-    Kind,
+    Math,
     MatmulCurve,
     Roof,
     StoredCurve,
@@ -52,10 +52,10 @@ all pixels are half of `TRANSFORMED_PRODUCTS` or more."""
 TRANSFORMED_PRODUCTS = 3.2e9
 """Products of pairs for all pixels from which on the gradient of the input goes by transforms."""
 CONVOLUTIONS = (
-    Kind.CONVOLUTION, Kind.CONVOLUTION_BACKWARD, Kind.INPUT_CONVOLUTION_BACKWARD
+    Math.CONVOLUTION, Math.CONVOLUTION_BACKWARD, Math.INPUT_CONVOLUTION_BACKWARD
 )  # fmt: skip
-CAUSAL = (Kind.CAUSAL_ATTENTION, Kind.CAUSAL_ATTENTION_BACKWARD)
-STORED = (Kind.STORED_ATTENTION, Kind.STORED_ATTENTION_BACKWARD)
+CAUSAL = (Math.CAUSAL_ATTENTION, Math.CAUSAL_ATTENTION_BACKWARD)
+STORED = (Math.STORED_ATTENTION, Math.STORED_ATTENTION_BACKWARD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ def prepare(
 class Key:
     """Which curve an op follows."""
 
-    kind: Kind
+    kind: Math
     precision: str
     is_direct: bool
     """Rows are aligned; of a convolution, too, that its planes are used as they lie."""
@@ -168,7 +168,7 @@ def group(products: Products, work: ProductWork) -> Iterator[tuple[Key, npt.NDAr
     is_direct = work.alignment >= FULL_ALIGNMENT
     windowed = np.isin(kinds, CONVOLUTIONS)
     is_direct &= ~windowed | (np.abs(work.taps - 1) < POINTWISE)
-    for kind in Kind:
+    for kind in Math:
         for name in dict.fromkeys(names):
             same = np.isin(products.precision, [i for i, each in enumerate(names) if each == name])
             for direct in (False, True):
@@ -178,9 +178,9 @@ def group(products: Products, work: ProductWork) -> Iterator[tuple[Key, npt.NDAr
 
 
 def _group_seconds(work: ProductWork, key: Key, calibration: Calibration) -> Floats:
-    if key.kind == Kind.MATMUL:
+    if key.kind == Math.MATMUL:
         return matmul_seconds(work, calibration.matmul[key.precision, key.is_direct])
-    if key.kind == Kind.CONVOLUTION_BACKWARD:
+    if key.kind == Math.CONVOLUTION_BACKWARD:
         return backward_seconds(
             work, key, lambda one, each: _windowed_seconds(one, each, calibration)
         )
@@ -202,14 +202,14 @@ def backward_seconds(
     has_two = work.num_gradients > 1
     if not has_two.any():
         return weight
-    data = seconds(one, replace(key, kind=Kind.INPUT_CONVOLUTION_BACKWARD))
+    data = seconds(one, replace(key, kind=Math.INPUT_CONVOLUTION_BACKWARD))
     return np.where(has_two, weight + data, weight)
 
 
 def _windowed_seconds(work: ProductWork, key: Key, calibration: Calibration) -> Floats:
     """One product of a convolution, by matrix units or without them."""
-    is_forward = key.kind == Kind.CONVOLUTION
-    kind = Kind.CONVOLUTION if is_forward else Kind.CONVOLUTION_BACKWARD
+    is_forward = key.kind == Math.CONVOLUTION
+    kind = Math.CONVOLUTION if is_forward else Math.CONVOLUTION_BACKWARD
     curve = calibration.convolution[key.precision, kind, key.is_direct]
     alone = np.where(
         work.is_last,
@@ -238,13 +238,13 @@ def convolution_seconds(work: ProductWork, curve: ConvolutionCurve, key: Key) ->
     sums = np.where(thin, curve.misaligned, 1.0)
     slower = sums * taps**curve.taps_power
     rows, columns, depth = work.rows, work.columns, work.depth
-    if key.kind == Kind.CONVOLUTION:
+    if key.kind == Math.CONVOLUTION:
         arithmetic = _grid_seconds(work, curve.grid, rows, columns, depth * slower)
         pairs = columns * depth / taps
         is_large = (pairs >= TRANSFORMED_PAIRS) & (rows * pairs >= TRANSFORMED_PRODUCTS / 2)
         forward = curve.transform_share, curve.transform_memory
         arithmetic = _transformed(work, forward, taps, arithmetic, is_large)
-    elif key.kind == Kind.CONVOLUTION_BACKWARD:  # sums over the pixels
+    elif key.kind == Math.CONVOLUTION_BACKWARD:  # sums over the pixels
         arithmetic = _grid_seconds(work, curve.grid, columns, depth, rows * slower)
         own = curve.transform_share, curve.transform_memory
         arithmetic = _transformed(work, own, taps, arithmetic)
@@ -257,7 +257,7 @@ def convolution_seconds(work: ProductWork, curve: ConvolutionCurve, key: Key) ->
         is_large = rows * columns * channels >= TRANSFORMED_PRODUCTS
         arithmetic = _transformed(work, own, taps, arithmetic, is_large)
     moved = work.bytes_moved * np.where(thin, curve.misaligned_memory, 1.0)
-    if key.kind == Kind.INPUT_CONVOLUTION_BACKWARD:
+    if key.kind == Math.INPUT_CONVOLUTION_BACKWARD:
         moved = moved * curve.data_memory
     return _under(work, curve.roof, arithmetic, moved)
 
@@ -282,10 +282,10 @@ def _transformed(
     return np.where(suits, np.minimum(seconds, flops / peak + moving), seconds)
 
 
-def depthwise_seconds(work: ProductWork, curve: DepthwiseCurve, kind: Kind) -> Floats:
+def depthwise_seconds(work: ProductWork, curve: DepthwiseCurve, kind: Math) -> Floats:
     """Arithmetic without matrix units, then memory."""
     flops = 2 * work.rows * work.columns * work.depth * work.count
-    if kind == Kind.INPUT_CONVOLUTION_BACKWARD:  # a stride leaves out no pixel of the input
+    if kind == Math.INPUT_CONVOLUTION_BACKWARD:  # a stride leaves out no pixel of the input
         flops = flops * np.maximum(work.depth / np.maximum(work.taps, 1.0), 1.0)
     arithmetic = flops / (work.rate * work.multiprocessors * curve.share)
     moving = curve.memory * work.bytes_moved / work.memory_rate
@@ -293,7 +293,7 @@ def depthwise_seconds(work: ProductWork, curve: DepthwiseCurve, kind: Kind) -> F
     return seconds
 
 
-def attention_seconds(work: ProductWork, curve: AttentionCurve, kind: Kind) -> Floats:
+def attention_seconds(work: ProductWork, curve: AttentionCurve, kind: Math) -> Floats:
     """Fused attention, forward or backward."""
     tile_queries, tile_keys, tile_size = curve.tile
     keys = np.ceil(work.columns / tile_keys) * tile_keys
@@ -305,7 +305,7 @@ def attention_seconds(work: ProductWork, curve: AttentionCurve, kind: Kind) -> F
     flops = 2 * work.multiple * tile_queries * (keys + curve.prologue_keys) * terms
     arithmetic = _waves(work, tiles, curve.rounding) * flops / (work.rate * curve.share)
     # queries, keys, values and result, in backward the gradient of each, and a sum a query
-    tensors = 2.0 if kind <= Kind.MASKED_ATTENTION else 4.0
+    tensors = 2.0 if kind <= Math.MASKED_ATTENTION else 4.0
     own = tensors * (work.rows + work.columns) * work.depth * work.count * work.item_bytes
     own += SUM_BYTES * work.rows * work.count
     mask = np.maximum(work.bytes_moved - own, 0.0) * curve.mask_memory / curve.roof.memory

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.argument import need_type
-from meshwright.array import Bools, Floats, Ints
+from meshwright.array import Bools, Floats, Ints, freeze_arrays
 from meshwright.errors import InputError, quoted
 from meshwright.files import write_bytes
 from meshwright.graph.check import check_columns
@@ -164,10 +164,7 @@ class Graph:
     def __post_init__(self) -> None:
         if not len(self.mixes):
             object.__setattr__(self, "mixes", np.zeros(len(self.op_names), dtype=np.bool_))
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if isinstance(value, np.ndarray):
-                value.setflags(write=False)
+        freeze_arrays(self)
         for name in ("seconds", "superlinear"):
             columns = dict(getattr(self, name))
             for array in columns.values():

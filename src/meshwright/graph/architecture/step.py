@@ -153,22 +153,12 @@ class _StepColumns:
     def _find_groups(self) -> list[int]:
         """Ops that share a weight, its gradient for the update, or a buffer."""
         tape = self.small
-        sets = DisjointSets(range(len(tape.kernels)))
-        tied: set[int] = set()
         sharing = [tape.storages[number].readers for number in tape.buffers]
         for weight, gradient in zip(tape.weights, tape.made_gradients, strict=True):
             readers = tape.storages[weight.value.storage].readers
             sharing.append([*readers, tape.storages[gradient].source])
-        for members in sharing:
-            members = sorted(set(members))
-            tied.update(members)
-            for member in members[1:]:
-                sets.join(member, members[0])
-        numbers: dict[int, int] = {}
-        return [
-            numbers.setdefault(root, len(numbers)) if k in tied else -1
-            for k, root in enumerate(sets.roots())
-        ]
+        sets = DisjointSets(range(len(tape.kernels)))
+        return sets.number_groups([sorted(set(members)) for members in sharing])
 
     def _tensors(self) -> dict[str, Any]:
         """All that kernels make, in their order, and who reads it."""

@@ -17,7 +17,7 @@ Key = tuple[bytes, Homes, str, int]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Cut:
+class StageCut:
     """The ops of a graph divided into stages, none of them empty."""
 
     graph: Graph
@@ -25,10 +25,10 @@ class Cut:
     num_stages: int
 
     @staticmethod
-    def of(graph: Graph, stage_of_op: Ints) -> "Cut":
+    def of(graph: Graph, stage_of_op: Ints) -> "StageCut":
         """Stages are numbered anew, without gaps."""
         numbers, stage = np.unique(stage_of_op, return_inverse=True)
-        return Cut(graph=graph, stage_of_op=stage.astype(np.int32), num_stages=len(numbers))
+        return StageCut(graph=graph, stage_of_op=stage.astype(np.int32), num_stages=len(numbers))
 
     @cached_property
     def key(self) -> bytes:
@@ -70,7 +70,7 @@ class Cut:
 class Candidate:
     """A whole plan."""
 
-    cut: Cut
+    cut: StageCut
     homes: Homes
     kind: ScheduleKind
     microbatches: int

@@ -61,7 +61,7 @@ time when the search ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Split:
+class StageSplit:
     """Stages, or why there are none."""
 
     stage_of_node: Ints
@@ -86,7 +86,7 @@ def solve_split(
     budget_seconds: float = 10.0,
     seed: int = 0,
     bounds: Bounds | None = None,
-) -> Split:
+) -> StageSplit:
     """Stages that minimise the largest load, exactly where the graph has few downsets.
 
     `bounds` are asked where there are too many downsets for the search to prove anything.
@@ -129,8 +129,8 @@ def _describe_stuck(problem: SplitProblem, node: int) -> str:
     return f"no device can run node {node}"
 
 
-def _no_split(problem: SplitProblem, reason: str, bound: float) -> Split:
-    return Split(
+def _no_split(problem: SplitProblem, reason: str, bound: float) -> StageSplit:
+    return StageSplit(
         stage_of_node=np.full(problem.num_nodes, -1, dtype=np.int32),
         kind_of_stage=(),
         seconds=math.inf,
@@ -162,14 +162,14 @@ class _Solver:
     def _is_settled(self) -> bool:
         return self.seconds <= self._bound * (1 + ROUNDING) or math.isinf(self._bound)
 
-    def answer(self) -> Split:
+    def answer(self) -> StageSplit:
         """The best split, or that there is none."""
         if not math.isfinite(self.seconds):
             reason = "no split into contiguous stages fits the memory"
             reason += "" if self._is_settled else ", of those that were looked at"
             nothing = _no_split(self._problem, reason, self._bound)
             return replace(nothing, statistics=self.statistics)
-        return Split(
+        return StageSplit(
             stage_of_node=self._stage_of_node,
             kind_of_stage=self._kind_of_stage,
             seconds=self.seconds,
