@@ -31,7 +31,7 @@ SIZES: dict[Callable[..., Graph], dict[str, int]] = {
         "intermediate": 40, "experts": 4,
     },
 }  # fmt: skip
-ALL = pytest.mark.parametrize("build", SIZES, ids=lambda build: build.__name__)
+ALL = pytest.mark.parametrize("build", SIZES, ids=lambda build: build.args[0].__name__)
 WEIGHTED = {
     # Of one layer, biases and norms included.
     gpt: 12 * 24**2 + 13 * 24,

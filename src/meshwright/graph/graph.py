@@ -24,13 +24,11 @@ from meshwright.files import write_bytes
 from meshwright.graph.check import check_columns
 from meshwright.graph.column import (
     ANY_TYPE,
-    OP_CODES,
     OP_LINES,
     OP_SIZES,
     OP_STEEP,
     OP_TEXTS,
     STEEP_POWERS,
-    TENSOR_SIZES,
     Columns,
     Phase,
     Split,
@@ -43,11 +41,9 @@ from meshwright.units import format_bytes, format_count, format_flops
 
 __all__ = [
     "ANY_TYPE",
-    "OP_CODES",
     "OP_LINES",
     "OP_SIZES",
     "OP_TEXTS",
-    "TENSOR_SIZES",
     "Adjacency",
     "Bools",
     "Floats",

@@ -220,15 +220,22 @@ class HybridRecord(Record):
     stages: Annotated[tuple[StageRecord, ...], about("The stages, the first first.")]
 
 
-class AnswerRecord(Record):
-    """What a search says."""
+class StepRecord(Record):
+    """What is said of a step, whatever says it."""
 
-    format: Annotated[str, constant(FORMAT)]
-    version: Annotated[int, constant(VERSION)]
+    format: str
+    version: int
     model: Annotated[str, about("The name of the graph.")]
     cluster: Annotated[str, about("The name of the cluster.")]
     batch: Annotated[float | None, about("Samples a step.")]
     runtime: Annotated[str, about("Whose execution of the plan is predicted.")]
+
+
+class AnswerRecord(StepRecord):
+    """What a search says."""
+
+    format: Annotated[str, constant(FORMAT)]
+    version: Annotated[int, constant(VERSION)]
     method: Annotated[
         str, about("The method that was asked for; of `auto` with the one whose plan it is.")
     ]
