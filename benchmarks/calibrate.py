@@ -1,12 +1,12 @@
 """Fits the time model of matrix products, convolutions and attention to a device's kernels.
 
     python benchmarks/calibrate.py measure -o FILE         on the CUDA machine: torch is enough
-    python benchmarks/calibrate.py fit --sweeps FILE ... --models FILE ... -o MODULE
+    python benchmarks/calibrate.py fit --sweeps FILE ... --models FILE ... -o FILE
         anywhere: needs SciPy
 
 `measure` times kernels of random sizes on cold inputs, one JSON object a line (`sweep.py`). `fit`
-takes those and the kernels of whole models (`fidelity.py measure`), writes the constants as a
-Python module and prints their errors: on a quarter that it does not see, on all, by model.
+takes those and the kernels of whole models (`fidelity.py measure`), writes the constants as
+JSON and prints their errors: on a quarter that it does not see, on all, by model.
 """
 
 import argparse
@@ -350,8 +350,7 @@ def fit(sweeps: Sequence[Path], models: Sequence[Path], output: Path | None) -> 
     report_models(whole, calibration)
     if output is not None:
         files = ["--sweeps", *map(str, sweeps), "--models", *map(str, models)]
-        words = ["python benchmarks/calibrate.py fit", *files, f"-o {output}"]
-        command = " \\\\\n        ".join(words)
+        command = " ".join(["python benchmarks/calibrate.py fit", *files, f"-o {output}"])
         output.write_text(render(calibration, command, read_lines(sweeps[0])[0]))
 
 
@@ -367,7 +366,7 @@ def main() -> None:
     fitting.add_argument(
         "--models", type=Path, nargs="+", required=True, help="as fidelity.py measures them"
     )
-    fitting.add_argument("-o", dest="output", type=Path, metavar="MODULE")
+    fitting.add_argument("-o", dest="output", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     if arguments.command == "measure":
         from sweep import measure  # needs torch, which a fit does not

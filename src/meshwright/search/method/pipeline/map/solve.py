@@ -4,8 +4,14 @@ Baselines and constructed starts, local search, and a proof by depth-first searc
 problem where it is small, of its slowest slots where it is not. Work is counted rather than timed,
 so the same seed and budget give the same answer as long as the clock, which ends it too, does not
 interfere. Ctrl-C ends it with the best so far.
+
+Bounds from a few slots alone: no mapping is better than the best of any part of its slots.
+
+The part keeps what its places need on every device of all of the problem (`place_floors`), so
+little is lost but that partners outside may share devices.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from time import perf_counter
 
@@ -29,7 +35,6 @@ from meshwright.search.method.pipeline.map.meter import Meter
 from meshwright.search.method.pipeline.map.pack import pack_bound
 from meshwright.search.method.pipeline.map.problem import Assignment, MappingProblem
 from meshwright.search.method.pipeline.map.start import greedy_mappings, ordered_mappings
-from meshwright.search.method.pipeline.map.subset import critical_parts, part_of
 from meshwright.search.method.pipeline.map.symmetry import find_symmetry
 
 _FIRST_SHARE = 0.02
@@ -284,3 +289,32 @@ class _Value:
         assignment = with_rings(self._problem, devices)
         times: Floats = stage_seconds(self._problem, assignment)
         return float(times.max())
+
+
+def part_of(problem: MappingProblem, slots: list[int]) -> MappingProblem:
+    """The problem of some slots; what they exchange with others is left out."""
+    return MappingProblem(
+        seconds=problem.seconds[slots],
+        replicas_of_slot=problem.replicas_of_slot[slots],
+        wire_bytes=problem.wire_bytes[np.ix_(slots, slots)],
+        sync_bytes=problem.sync_bytes[slots],
+        memory_bytes=problem.memory_bytes[slots],
+        type_of_device=problem.type_of_device,
+        device_memory_bytes=problem.device_memory_bytes,
+        bandwidth=problem.bandwidth,
+    )
+
+
+def critical_parts(
+    problem: MappingProblem, stage_seconds: Floats, most: int
+) -> Iterator[list[int]]:
+    """For each of the slowest slots: it alone, it with its partners, and theirs."""
+    for slot in np.argsort(-stage_seconds, kind="stable")[:most].tolist():
+        part = {slot}
+        yield [slot]
+        for _ in range(2):
+            wider = part | set(np.flatnonzero(problem.wire_bytes[sorted(part)].any(axis=0)))
+            if len(wider) == len(part) or len(wider) == problem.num_slots:
+                break
+            part = {int(each) for each in wider}
+            yield sorted(part)
