@@ -86,7 +86,7 @@ def measure_free(path: str, budget_seconds: float, seed: int) -> dict[str, Any]:
     pipeline = solve_split(
         stages.problem, budget_seconds=budget_seconds / 2, seed=seed, bounds=price_bounds
     )
-    if "interrupted" in pipeline.statistics:
+    if pipeline.is_interrupted:
         budget_seconds = 0.0
     left = max(0.0, budget_seconds - (perf_counter() - started))
     start = None if pipeline.stop is Stop.INFEASIBLE else _as_free(stages, read, pipeline)
@@ -99,7 +99,7 @@ def measure_free(path: str, budget_seconds: float, seed: int) -> dict[str, Any]:
     )
     seconds = perf_counter() - started
     record = _record(path, found, seconds)
-    if "interrupted" in pipeline.statistics:
+    if pipeline.is_interrupted:
         record["interrupted"] = True
     record["contiguous"] = pipeline.seconds * 1e3 if start is not None else None
     if found.stop is Stop.INFEASIBLE:

@@ -147,7 +147,7 @@ class Cutter:
             memory_share=self.memory_share,
         )
         split = solve_split(problem, budget_seconds=_SPLIT_SECONDS)
-        if "interrupted" in split.statistics:
+        if split.is_interrupted:
             raise KeyboardInterrupt
         if split.stop is Stop.INFEASIBLE:
             self.reason = self.reason or split.reason

@@ -86,6 +86,7 @@ def solve_mapping(
         bound_seconds=search.seconds if search.is_proved else search.bound,
         stop=Stop.PROVED if search.is_proved else Stop.LIMIT,
         search_seconds=perf_counter() - began,
+        is_interrupted=search.is_interrupted,
         statistics=search.statistics,
     )
 
@@ -98,6 +99,7 @@ class _MappingSearch:
         self.best: Assignment | None = None
         self.seconds = float("inf")
         self.bound = 0.0
+        self.is_interrupted = False
         self.statistics: dict[str, float] = {"nodes": 0.0, "steps": 0.0}
         self._seed, self._meter = seed, meter
         self._floors = np.zeros((0, 0))
@@ -122,7 +124,7 @@ class _MappingSearch:
             self._prove_parts(_PART_SHARE)
             self._prove(1.0)
         except KeyboardInterrupt:
-            self.statistics["interrupted"] = 1.0
+            self.is_interrupted = True
 
     def _offer(self, assignment: Assignment | None) -> None:
         if assignment is None:

@@ -76,8 +76,10 @@ class StageSplit:
     """What is in the way where nothing fits."""
     stuck_node: int = -1
     """The node that no device can take, where that is the reason."""
+    is_interrupted: bool = False
+    """Whether Ctrl-C ended the search."""
     statistics: Mapping[str, float] = field(default_factory=dict)
-    """Counts of the search; `interrupted` where Ctrl-C ended it."""
+    """Counts of the search."""
 
 
 def solve_split(
@@ -111,7 +113,7 @@ def solve_split(
     except KeyboardInterrupt:
         if not math.isfinite(solver.seconds):
             raise
-        solver.statistics["interrupted"] = 1.0
+        return replace(solver.answer(), is_interrupted=True)
     return solver.answer()
 
 
