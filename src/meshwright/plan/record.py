@@ -13,14 +13,10 @@ from msgspec import Meta
 from meshwright.cost.evidence import ExpectedError
 from meshwright.cost.memory import Footprint
 from meshwright.files import finite
+from meshwright.form import about, constant
 
 FORMAT = "meshwright.answer"
 VERSION = 1
-
-
-def about(description: str, unit: str = "") -> Meta:
-    """What a schema says of a field."""
-    return Meta(description=description, extra_json_schema={"unit": unit} if unit else None)
 
 
 def seconds(description: str) -> Meta:
@@ -31,11 +27,6 @@ def seconds(description: str) -> Meta:
 def size(description: str) -> Meta:
     """What a schema says of an amount of memory."""
     return about(description, "bytes")
-
-
-def constant(value: str | int) -> Meta:
-    """What a schema says of a field that has one value only."""
-    return Meta(description=f"Always {value}.", extra_json_schema={"const": value})
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

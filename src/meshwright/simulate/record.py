@@ -2,15 +2,13 @@
 
 from typing import Annotated, Any
 
-from meshwright.form import form_schema
+from meshwright.form import about, constant, form_schema
 from meshwright.plan.record import (
     ErrorRecord,
     HybridRecord,
     MemoryRecord,
     StepRecord,
     TimesRecord,
-    about,
-    constant,
     seconds,
     size,
 )
