@@ -29,7 +29,7 @@ from meshwright.graph.graph import Phase
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import LayerKind, Stack
 from meshwright.plan.check import resolve
-from meshwright.program.program import Math as Instruction
+from meshwright.program.program import Kind as Instruction
 from meshwright.program.program import Program
 from meshwright.program.team.lower import lower_stages
 from meshwright.program.team.stage import TeamStage, team_stages

@@ -26,10 +26,10 @@ class FieldRow:
     description: str
 
 
-def about(description: str, unit: str = "", **limits: int) -> Meta:
+def about(description: str, unit: str = "", max_length: int | None = None) -> Meta:
     """What a schema says of a field."""
     more = {"unit": unit} if unit else None
-    return Meta(description=description, extra_json_schema=more, **limits)
+    return Meta(description=description, extra_json_schema=more, max_length=max_length)
 
 
 def constant(value: str | int) -> Meta:

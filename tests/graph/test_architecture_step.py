@@ -32,7 +32,7 @@ SIZES: dict[Callable[..., Graph], dict[str, int]] = {
     },
 }  # fmt: skip
 ALL = pytest.mark.parametrize("build", SIZES, ids=lambda build: build.args[0].__name__)
-WEIGHTED = {
+WEIGHTED: dict[Callable[..., Graph], int] = {
     # Of one layer, biases and norms included.
     gpt: 12 * 24**2 + 13 * 24,
     bert: 12 * 24**2 + 13 * 24,
