@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Bools, Floats, Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind
@@ -64,6 +64,18 @@ class StageCut:
             np.add.at(table, (source[first[chosen]], target[first[chosen]]), size[chosen])
             tables.append(table)
         return tables[0], tables[1]
+
+    @cached_property
+    def returns(self) -> Bools:
+        """Stage x stage: whether backward of the column reads what backward of the row makes."""
+        graph, stage = self.graph, self.stage_of_op
+        source = graph.tensor_source[graph.use_tensor]
+        is_back = (graph.phase[source] == Phase.BACKWARD) & (
+            graph.phase[graph.use_op] == Phase.BACKWARD
+        )
+        table = np.zeros((self.num_stages, self.num_stages), dtype=np.bool_)
+        table[stage[source[is_back]], stage[graph.use_op[is_back]]] = True
+        return table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
