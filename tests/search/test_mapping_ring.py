@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.search.method.pipeline.map.evaluate import find_ring
+from meshwright.search.method.pipeline.map.long_ring import find_ring
 from meshwright.search.method.pipeline.map.ring import exact_ring, narrowest
 
 

@@ -20,8 +20,8 @@ from meshwright.search.method.pipeline.block import find_blocks
 from meshwright.search.method.pipeline.candidate import Candidate, StageCut, suited_kinds
 from meshwright.search.method.pipeline.cutter import divide_stages
 from meshwright.search.method.pipeline.estimate import Estimator
+from meshwright.search.method.pipeline.memory import recomputed_peak_bytes
 from meshwright.search.method.pipeline.microbatch_price import PipelineShape, Prices, StageTeam
-from meshwright.search.method.pipeline.pipeline import recomputed_peak_bytes
 from meshwright.search.method.pipeline.traffic import Traffic
 from meshwright.search.method.pipeline.tune import neighbours
 from meshwright.zoo.shipped import read_shipped

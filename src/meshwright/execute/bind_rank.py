@@ -1,6 +1,7 @@
 """Binds a lowered plan to one rank: the traced steps as it runs them, and what it runs of them.
 
-The traced steps of an expansion on one rank: like `PlannedSteps`, of what it really runs.
+`ExpandedSteps` are the traced steps of an expansion on one rank: like `PlannedSteps`, but of what
+it really runs.
 """
 
 from collections.abc import Mapping

@@ -3,7 +3,7 @@ file, points of TensorBoard's curves, and a call of whoever asked for one.
 
 A loss is looked at when the next step has been taken, so that nobody waits for it.
 
-Writes how training goes into files that TensorBoard shows.
+The files that TensorBoard shows are written by `Curves`.
 """
 
 import csv

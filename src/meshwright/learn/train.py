@@ -4,7 +4,7 @@ Each round plays with the network of the round before, the first with no belief 
 on the examples of the last rounds. What counts is how many iterations a search needs to beat data
 parallelism on clusters and models that were not trained on.
 
-Fits the network to examples: cross-entropy to the visits of searches, by AdamW.
+AdamW fits the network to the examples, by the cross-entropy to the visits of searches.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,6 @@
 """What `deploy` is held against: FlexFlow's walk and a tree search that has learnt nothing.
 
-Both look at the strategies of `deploy` and at no others, so that searches, not spaces, are
-compared.
-
-FlexFlow's search over strategies: Metropolis walks (Jia et al., MLSys 2019, section 6.1).
+FlexFlow searches strategies by Metropolis walks (Jia et al., MLSys 2019, section 6.1).
 
 A step proposes another allowed action of the menu for one random group. A strategy that is faster
 is accepted, a slower one with the probability exp(-beta x its loss), the loss as a part of the time
@@ -11,8 +8,8 @@ of data parallelism. Walks start from data parallelism and from random strategie
 have not found anything better for half of their time. Memory is a wall: once a strategy fits none
 is accepted that does not, and before that only those that lack less.
 
-FlexFlow partitions any dimension of any tensor; here strategies are those of `deploy`, so that the
-searches, not the spaces, are compared.
+FlexFlow partitions any dimension of any tensor; here both look at the strategies of `deploy`, so
+that the searches, not the spaces, are compared.
 """
 
 import sys

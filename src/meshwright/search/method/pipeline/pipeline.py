@@ -4,18 +4,13 @@ Blocks of ops that must share a stage are cut into stages exactly (`search/metho
 for many numbers of stages, replicas and microbatches; stages are refined block by block and mapped
 onto the devices; what is promising is simulated, and the best by simulation counts. The stages of
 `consecutive` and of `pipedream` are among the candidates, so that neither is ever better.
-
-Peak memory of stages with recomputation, by formula.
-
-Plans of this search must fit without recomputation; the formula says what it would save.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from meshwright.array import Floats, Ints
-from meshwright.graph.graph import Graph, Phase
+from meshwright.array import Ints
 from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Attempt
 from meshwright.search.instance import Instance
@@ -31,12 +26,8 @@ from meshwright.search.method.pipeline.consecutive import (
 from meshwright.search.method.pipeline.cutter import DEFAULT, Cutter, Options, Sketch
 from meshwright.search.method.pipeline.estimate import Estimator
 from meshwright.search.method.pipeline.map.problem import links_differ
-from meshwright.search.method.pipeline.microbatch_price import (
-    PipelineShape,
-    Prices,
-    StageTeam,
-    stage_sums,
-)
+from meshwright.search.method.pipeline.memory import recomputed_peak_bytes
+from meshwright.search.method.pipeline.microbatch_price import PipelineShape, Prices, StageTeam
 from meshwright.search.method.pipeline.place import (
     chosen_homes,
     mapped_homes,
@@ -336,28 +327,3 @@ def _scheduled(cut: StageCut, homes: Homes, choices: Sequence[int]) -> Iterator[
     for count in choices:
         for kind in suited_kinds(cut.num_stages, homes, count):
             yield Candidate(cut=cut, homes=homes, kind=kind, microbatches=count, origin="split")
-
-
-def recomputed_peak_bytes(
-    graph: Graph, cut: StageCut, microbatches: int, replicas: Sequence[int]
-) -> Floats:
-    """Parmesan's peak memory of each stage with recomputation, on a replica.
-
-    (1 / MB) (sum over ops of the larger of forward and backward memory + boundary tensors), where
-    an op's memory is what it makes, saves and works with; state comes on top.
-    """
-    made = np.bincount(graph.tensor_source, weights=graph.tensor_bytes, minlength=graph.num_ops) + (
-        graph.saved_bytes + graph.workspace_bytes
-    )
-    is_backward = graph.phase == Phase.BACKWARD
-    owner = np.where(is_backward & (graph.partner >= 0), graph.partner, np.arange(graph.num_ops))
-    forward = np.where(graph.phase == Phase.FORWARD, made, 0.0)
-    backward = np.bincount(
-        owner[is_backward], weights=made[is_backward], minlength=graph.num_ops
-    ).astype(np.float64)
-    there, back = cut.wires
-    boundary = there.sum(axis=0) + back.sum(axis=0)
-    passing = stage_sums(cut.stage_of_op, np.maximum(forward, backward), cut.num_stages) + boundary
-    state = stage_sums(cut.stage_of_op, graph.state_bytes, cut.num_stages)
-    peak: Floats = state + passing / microbatches / np.asarray(replicas)
-    return peak

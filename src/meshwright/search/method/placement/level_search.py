@@ -4,7 +4,7 @@ The coarsest level has some dozens of units: first placements are compared and w
 Each level below begins at the best of the level above it and walks on, cooler. Rounds after the
 first begin at the best placement so far, with levels that unite only what is on one device in it.
 
-First placements: one device, the network in stripes, list scheduling by several ranks.
+First placements are one device, the network in stripes, and list scheduling by several ranks.
 """
 
 from collections.abc import Callable, Iterator

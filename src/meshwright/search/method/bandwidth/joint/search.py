@@ -6,7 +6,7 @@ search around the best and moves of single units that are timed with rates of th
 simulator has the last word on everything. Uniform bandwidth is searched in the same way, with rates
 that never change, so that the two can be compared.
 
-Searches placements on the devices of some hosts only: a search on all rarely stays there.
+Placements on the devices of some hosts only are searched apart: a search on all rarely stays there.
 """
 
 from collections.abc import Callable, Iterator

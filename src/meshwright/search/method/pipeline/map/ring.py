@@ -1,7 +1,7 @@
 """The best ring over some devices: the one whose narrowest link is widest. Knows only links.
 
 Up to `MOST_EXACT` devices exactly, by dynamic programming over subsets on the links within a
-threshold; for more see `meshwright.search.method.pipeline.map.evaluate`.
+threshold; for more see `meshwright.search.method.pipeline.map.long_ring`.
 """
 
 import numpy as np

@@ -5,9 +5,8 @@ problem where it is small, of its slowest slots where it is not. Work is counted
 so the same seed and budget give the same answer as long as the clock, which ends it too, does not
 interfere. Ctrl-C ends it with the best so far.
 
-Bounds from a few slots alone: no mapping is better than the best of any part of its slots.
-
-The part keeps what its places need on every device of all of the problem (`place_floors`), so
+A few slots alone give bounds, too: no mapping is better than the best of any part of its slots. The
+part keeps what its places need on every device of all of the problem (`place_floors`), so
 little is lost but that partners outside may share devices.
 """
 
