@@ -1,12 +1,12 @@
 """Fits the time model of matrix products, convolutions and attention to a device's kernels.
 
     python benchmarks/calibrate.py measure -o FILE         on the CUDA machine: torch is enough
-    python benchmarks/calibrate.py fit --sweeps FILE ... --models FILE ... -o MODULE
+    python benchmarks/calibrate.py fit --sweeps FILE ... --models FILE ... -o FILE
         anywhere: needs SciPy
 
 `measure` times kernels of random sizes on cold inputs, one JSON object a line (`sweep.py`). `fit`
-takes those and the kernels of whole models (`fidelity.py measure`), writes the constants as a
-Python module and prints their errors: on a quarter that it does not see, on all, by model.
+takes those and the kernels of whole models (`fidelity.py measure`), writes the constants as
+JSON and prints their errors: on a quarter that it does not see, on all, by model.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from meshwright.cost.curve import (
     ConvolutionCurve,
     DepthwiseCurve,
     Grid,
-    Kind,
+    Math,
     MatmulCurve,
     Roof,
     StoredCurve,
@@ -88,16 +88,16 @@ ATTENTION = AttentionCurve(
     prologue_keys=50.0, roof=replace(ROOF, launch_seconds=1e-5),
 )  # fmt: skip
 STORES = {
-    Kind.STORED_ATTENTION: StoredCurve(
+    Math.STORED_ATTENTION: StoredCurve(
         products=2, memory=8.0, dropout_memory=3.0, launch_seconds=6e-5
     ),
-    Kind.STORED_ATTENTION_BACKWARD: StoredCurve(
+    Math.STORED_ATTENTION_BACKWARD: StoredCurve(
         products=4, memory=4.0, dropout_memory=2.0, launch_seconds=8e-5
     ),
 }
 DIRECTIONS = {
-    Kind.CONVOLUTION: (Kind.CONVOLUTION,),
-    Kind.CONVOLUTION_BACKWARD: (Kind.CONVOLUTION_BACKWARD, Kind.INPUT_CONVOLUTION_BACKWARD),
+    Math.CONVOLUTION: (Math.CONVOLUTION,),
+    Math.CONVOLUTION_BACKWARD: (Math.CONVOLUTION_BACKWARD, Math.INPUT_CONVOLUTION_BACKWARD),
 }
 """Of convolutions: the kinds that follow one curve."""
 ATTENTION_TILES = tuple((each, each, size) for each in (32, 64, 128) for size in (16, 32, 64))
@@ -193,7 +193,7 @@ def fit_calibration(samples: Sequence[Sample]) -> Calibration:
     groups = dict(group(products, work))
     for key, chosen in groups.items():
         mine = work.only(chosen), seconds[chosen]
-        if key.kind == Kind.MATMUL:
+        if key.kind == Math.MATMUL:
             start = MATMULS.get((key.precision, key.is_direct), MATMUL)
             curve, _ = fit_curve(start, *mine, matmul_seconds, 0.15)
             found["matmul"][key.precision, key.is_direct] = curve
@@ -207,7 +207,7 @@ def fit_calibration(samples: Sequence[Sample]) -> Calibration:
             )
         elif key.kind in STORED:
             continue  # after the products that they are made of
-        elif key.kind >= Kind.ATTENTION:
+        elif key.kind >= Math.ATTENTION:
             found["attention"][key.precision, key.kind] = fit_attention(key, *mine)
     is_alone = (work.columns == 1) & (work.count > 1) & (work.multiple < 2)
     names = np.array([each.precision for each in samples])
@@ -228,7 +228,7 @@ def fit_calibration(samples: Sequence[Sample]) -> Calibration:
     return Calibration(multiprocessors=MULTIPROCESSORS, **found)
 
 
-def _depthwise(kind: Kind, work: ProductWork, curve: DepthwiseCurve) -> Floats:
+def _depthwise(kind: Math, work: ProductWork, curve: DepthwiseCurve) -> Floats:
     return depthwise_seconds(work, curve, kind)
 
 
@@ -240,17 +240,17 @@ def fit_convolution(
     key: Key, work: ProductWork, seconds: Floats, kinds: npt.NDArray[np.int8]
 ) -> ConvolutionCurve:
     """In fp32 windows go by Winograd's or Fourier's transforms, and choices vary more."""
-    start = CONVOLUTION if key.kind == Kind.CONVOLUTION else BACK
+    start = CONVOLUTION if key.kind == Math.CONVOLUTION else BACK
     width = 0.2
-    if key.precision == "fp32" and key.kind == Kind.CONVOLUTION:
+    if key.precision == "fp32" and key.kind == Math.CONVOLUTION:
         start = replace(start, grid=NARROW)
     if key.precision == "fp32" and not key.is_direct:
         start = replace(start, transform_share=1.5, transform_memory=5.0)
         width = 0.5
-        if key.kind != Kind.CONVOLUTION:
+        if key.kind != Math.CONVOLUTION:
             start = replace(start, data_transform_share=1.5, data_transform_memory=5.0)
-    inputs = np.flatnonzero(kinds == Kind.INPUT_CONVOLUTION_BACKWARD)
-    alone = replace(key, kind=Kind.INPUT_CONVOLUTION_BACKWARD)
+    inputs = np.flatnonzero(kinds == Math.INPUT_CONVOLUTION_BACKWARD)
+    alone = replace(key, kind=Math.INPUT_CONVOLUTION_BACKWARD)
 
     def model(work: ProductWork, curve: ConvolutionCurve) -> Floats:
         found = backward_seconds(work, key, lambda one, each: convolution_seconds(one, curve, each))
@@ -266,8 +266,8 @@ def fit_attention(key: Key, work: ProductWork, seconds: Floats) -> AttentionCurv
     Short runs backward hold autograd's host time at times: the sweep of 2026-11-15 has like sizes
     at 36 and at 300 us. So misses count little, and no launch is above the shortest run.
     """
-    width = 0.1 if key.kind >= Kind.ATTENTION_BACKWARD else 0.2
-    is_masked = key.kind in (Kind.MASKED_ATTENTION, Kind.MASKED_ATTENTION_BACKWARD)
+    width = 0.1 if key.kind >= Math.ATTENTION_BACKWARD else 0.2
+    is_masked = key.kind in (Math.MASKED_ATTENTION, Math.MASKED_ATTENTION_BACKWARD)
     start = replace(ATTENTION, mask_memory=10.0) if is_masked else ATTENTION
 
     def bounded(curve: AttentionCurve) -> AttentionCurve:
@@ -311,9 +311,9 @@ def report_models(samples: Sequence[Sample], calibration: Calibration) -> None:
     """Predicted over measured, by model and class."""
     predicted = predict(samples, calibration)
     classes = {
-        "matmul": (Kind.MATMUL,),
+        "matmul": (Math.MATMUL,),
         "convolution": CONVOLUTIONS,
-        "attention": tuple(each for each in Kind if each >= Kind.ATTENTION),
+        "attention": tuple(each for each in Math if each >= Math.ATTENTION),
     }
     errors: dict[str, list[tuple[float, float]]] = {name: [] for name in classes}
     for model in dict.fromkeys(each.source for each in samples):
@@ -350,8 +350,7 @@ def fit(sweeps: Sequence[Path], models: Sequence[Path], output: Path | None) -> 
     report_models(whole, calibration)
     if output is not None:
         files = ["--sweeps", *map(str, sweeps), "--models", *map(str, models)]
-        words = ["python benchmarks/calibrate.py fit", *files, f"-o {output}"]
-        command = " \\\\\n        ".join(words)
+        command = " ".join(["python benchmarks/calibrate.py fit", *files, f"-o {output}"])
         output.write_text(render(calibration, command, read_lines(sweeps[0])[0]))
 
 
@@ -367,7 +366,7 @@ def main() -> None:
     fitting.add_argument(
         "--models", type=Path, nargs="+", required=True, help="as fidelity.py measures them"
     )
-    fitting.add_argument("-o", dest="output", type=Path, metavar="MODULE")
+    fitting.add_argument("-o", dest="output", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     if arguments.command == "measure":
         from sweep import measure  # needs torch, which a fit does not

@@ -28,7 +28,7 @@ from meshwright.errors import InputError
 from meshwright.files import read_bytes
 from meshwright.plan.answer import Stop
 from meshwright.search.method.pipeline.stage.problem import DeviceKind, make_problem
-from meshwright.search.method.pipeline.stage.split import Split, solve_split
+from meshwright.search.method.pipeline.stage.split import StageSplit, solve_split
 from solver.free.contiguous import price_bounds
 from solver.free.solve import FreeSplit, solve_free
 from solver.latency.evaluate import split_milliseconds
@@ -86,7 +86,7 @@ def measure_free(path: str, budget_seconds: float, seed: int) -> dict[str, Any]:
     pipeline = solve_split(
         stages.problem, budget_seconds=budget_seconds / 2, seed=seed, bounds=price_bounds
     )
-    if "interrupted" in pipeline.statistics:
+    if pipeline.is_interrupted:
         budget_seconds = 0.0
     left = max(0.0, budget_seconds - (perf_counter() - started))
     start = None if pipeline.stop is Stop.INFEASIBLE else _as_free(stages, read, pipeline)
@@ -99,7 +99,7 @@ def measure_free(path: str, budget_seconds: float, seed: int) -> dict[str, Any]:
     )
     seconds = perf_counter() - started
     record = _record(path, found, seconds)
-    if "interrupted" in pipeline.statistics:
+    if pipeline.is_interrupted:
         record["interrupted"] = True
     record["contiguous"] = pipeline.seconds * 1e3 if start is not None else None
     if found.stop is Stop.INFEASIBLE:
@@ -113,7 +113,7 @@ def measure_free(path: str, budget_seconds: float, seed: int) -> dict[str, Any]:
     return record
 
 
-def _record(path: str, found: Split | FreeSplit, seconds: float) -> dict[str, Any]:
+def _record(path: str, found: StageSplit | FreeSplit, seconds: float) -> dict[str, Any]:
     """What records of throughput share; no number where there is none, or no finite one."""
     objective, bound, stop = found.seconds, found.bound_seconds, found.stop
     is_split = stop is not Stop.INFEASIBLE
@@ -130,7 +130,7 @@ def _record(path: str, found: Split | FreeSplit, seconds: float) -> dict[str, An
     } | ({"interrupted": True} if "interrupted" in found.statistics else {})
 
 
-def _refusal(read: Throughput, found: Split | FreeSplit) -> dict[str, Any]:
+def _refusal(read: Throughput, found: StageSplit | FreeSplit) -> dict[str, Any]:
     """Why there is no split; a node that is in the way is named by the ids of the file's."""
     ids = [
         each
@@ -157,7 +157,7 @@ def _device_names(kinds: Sequence[int]) -> list[int]:
     return names
 
 
-def _as_free(stages: Throughput, read: Throughput, pipeline: Split) -> Ints:
+def _as_free(stages: Throughput, read: Throughput, pipeline: StageSplit) -> Ints:
     """A pipeline's stages as devices of the free problem, whose nodes are parts of the other's."""
     device_of_node = np.empty(read.problem.num_nodes, dtype=np.int32)
     device_of_node[read.node_of_op] = pipeline.stage_of_node[stages.node_of_op]

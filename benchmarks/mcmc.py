@@ -19,7 +19,7 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.errors import InputError
 from meshwright.search.clock import Clock
 from meshwright.search.instance import make_instance
-from meshwright.search.method.mcmc.mcmc import DEFAULT_BETA, MetropolisWalk, first_placement
+from meshwright.search.method.mcmc import DEFAULT_BETA, MetropolisWalk, first_placement
 from meshwright.search.order.list_schedule import ListSchedule
 from synthetic import synthetic_gpt
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.array import Floats
-from meshwright.cost.curve import Kind
+from meshwright.cost.curve import Math
 from meshwright.cost.multiplication import Products
 from meshwright.cost.product import ITEM_BYTES, SUM_BYTES
 from meshwright.cost.stream import USUAL
@@ -21,11 +21,11 @@ EVENT_SECONDS = 1.4e-6
 MEMORY_BYTES_PER_SECOND = 4.8e12
 PEAKS = {"bf16": 989.5e12, "fp16": 989.5e12, "tf32": 494.5e12, "fp32": 67e12}
 """Dense FLOP/s of an H200 SXM (NVIDIA's data sheet)."""
-ATTENTIONS = {"none": Kind.ATTENTION, "causal": Kind.CAUSAL_ATTENTION}
+ATTENTIONS = {"none": Math.ATTENTION, "causal": Math.CAUSAL_ATTENTION}
 """By how a sweep calls them; the rest have a mask."""
 FORMULA = 0
 """Torch's number for attention that no fused kernel takes."""
-BACKWARD = Kind.ATTENTION_BACKWARD - Kind.ATTENTION
+BACKWARD = Math.ATTENTION_BACKWARD - Math.ATTENTION
 """From a kind of attention to its backward."""
 
 
@@ -33,7 +33,7 @@ BACKWARD = Kind.ATTENTION_BACKWARD - Kind.ATTENTION
 class Sample:
     """One kernel and its measured time."""
 
-    kind: Kind
+    kind: Math
     precision: str
     rows: int
     columns: int
@@ -61,7 +61,7 @@ def matmul_sample(
     """A product, with the elements between the rows of its three matrices."""
     item = ITEM_BYTES[precision]
     return Sample(
-        kind=Kind.MATMUL, precision=precision, rows=m, columns=n, depth=k, count=count, multiple=1,
+        kind=Math.MATMUL, precision=precision, rows=m, columns=n, depth=k, count=count, multiple=1,
         bytes_moved=count * (m * k + k * n + m * n) * item, alignment=align(item, *leading), **more,
     )  # fmt: skip
 
@@ -86,18 +86,18 @@ def convolution_sample(
     repeats = max(multiple, 1)
     held = repeats * (math.prod(source) + math.prod(weight)) + math.prod(made)
     return Sample(
-        kind=Kind.CONVOLUTION_BACKWARD if multiple else Kind.CONVOLUTION, precision=precision,
+        kind=Math.CONVOLUTION_BACKWARD if multiple else Math.CONVOLUTION, precision=precision,
         rows=made[0] * math.prod(made[2:]), columns=columns, depth=channels * window, count=groups,
         multiple=repeats, bytes_moved=held * item, alignment=alignment, **more,
     )  # fmt: skip
 
 
 def attention_sample(
-    kind: Kind, precision: str, sizes: Sequence[int], mask_bytes: int, **more: Any
+    kind: Math, precision: str, sizes: Sequence[int], mask_bytes: int, **more: Any
 ) -> Sample:
     """Attention of batch, heads, queries, keys and head size."""
     batch, heads, queries, keys, size = sizes
-    is_backward = kind >= Kind.ATTENTION_BACKWARD
+    is_backward = kind >= Math.ATTENTION_BACKWARD
     own = (4 if is_backward else 2) * (queries + keys) * size * ITEM_BYTES[precision]
     own = batch * heads * (own + queries * SUM_BYTES)
     return Sample(
@@ -142,22 +142,22 @@ def _sweep_samples(row: dict[str, Any]) -> Iterator[tuple[Sample, Any]]:
                 row["dtype"], source, weight, made, row["stride"], multiple, seconds=0.0
             )
             if name == "input":
-                sample = replace(sample, kind=Kind.INPUT_CONVOLUTION_BACKWARD)
+                sample = replace(sample, kind=Math.INPUT_CONVOLUTION_BACKWARD)
             yield sample, None if name == "backward" and has_both else row.get(name)
     elif row["kind"] == "attention" and row["how"] != "learnt":
         sizes = [row[name] for name in ("B", "H", "S", "Sk", "d")]
         item = ITEM_BYTES[row["dtype"]]
         scores = row["S"] * row["Sk"]
         mask_bytes = {"mask": row["B"] * scores, "full": scores * item}.get(row["how"], 0)
-        kind = ATTENTIONS.get(row["how"], Kind.MASKED_ATTENTION)
+        kind = ATTENTIONS.get(row["how"], Math.MASKED_ATTENTION)
         is_stored = row.get("choice") == FORMULA
         drops = row.get("dropout", 0.0) > 0
         for name, shift in (("forward", 0), ("backward", BACKWARD)):
             sample = attention_sample(
-                Kind(kind + shift), row["dtype"], sizes, mask_bytes, seconds=0.0, drops=drops
+                Math(kind + shift), row["dtype"], sizes, mask_bytes, seconds=0.0, drops=drops
             )
             if is_stored:
-                stored = Kind.STORED_ATTENTION_BACKWARD if shift else Kind.STORED_ATTENTION
+                stored = Math.STORED_ATTENTION_BACKWARD if shift else Math.STORED_ATTENTION
                 sample = replace(sample, kind=stored)
             yield sample, row[name]
 
@@ -220,18 +220,18 @@ def _call_sample(name: str, args: list[Any]) -> Sample | None:
             _short(args[0]), source, weight, made, args[4][0], of_input + of_weight, seconds=0.0
         )
         is_alone = of_input and not of_weight
-        return replace(sample, kind=Kind.INPUT_CONVOLUTION_BACKWARD) if is_alone else sample
+        return replace(sample, kind=Math.INPUT_CONVOLUTION_BACKWARD) if is_alone else sample
     if name in ("attention", "attention_backward"):
         shift = 0 if name == "attention" else 1
         query, key = args[shift], args[shift + 1]
         mask, dropout, is_causal = args[3 * (1 + shift) :][:3]
-        kind = ATTENTIONS["causal" if is_causal else "none"] if not mask else Kind.MASKED_ATTENTION
+        kind = ATTENTIONS["causal" if is_causal else "none"] if not mask else Math.MASKED_ATTENTION
         batch, heads, queries, size = query["shape"]
         if _short(query) == "fp32" and key["shape"][1] != heads:
-            kind = Kind(Kind.STORED_ATTENTION - BACKWARD * shift + shift)
+            kind = Math(Math.STORED_ATTENTION - BACKWARD * shift + shift)
         item = 1 if mask and mask["dtype"] == "bool" else ITEM_BYTES[_short(query)]
         return attention_sample(
-            Kind(kind + BACKWARD * shift), _short(query),
+            Math(kind + BACKWARD * shift), _short(query),
             (batch, heads, queries, key["shape"][2], size),
             math.prod(mask["shape"]) * item if mask else 0, seconds=0.0, drops=dropout > 0,
         )  # fmt: skip

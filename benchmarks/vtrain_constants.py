@@ -16,7 +16,7 @@ import numpy as np
 from meshwright.array import Floats
 from meshwright.cluster.cluster import Cluster, CollectiveTable
 from meshwright.cost.a100 import A100
-from meshwright.cost.curve import Calibration, Kind
+from meshwright.cost.curve import Calibration, Math
 from meshwright.cost.fitted import KINDS
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.layer.share import Widths, divide
@@ -110,7 +110,7 @@ class KernelTimes:
         graph = work.graph
         team = Team(tensor=tensor)
         columns = divide(work, Widths.of([team, team], [samples, batch], batch))
-        is_product = np.array([KINDS.get(each) == Kind.MATMUL for each in graph.kind])
+        is_product = np.array([KINDS.get(each) == Math.MATMUL for each in graph.kind])
         is_product &= (columns["flops"] > 0).all(axis=0) & (graph.calls > 0)
         chosen = np.flatnonzero(is_product & (graph.product_count > 0))
         assert {graph.precision[op] for op in chosen} <= {"bf16"}
@@ -152,7 +152,7 @@ def _products(sizes: Floats) -> Products:
     rows, columns, depth, count, flops, moved, alignment = sizes
     number = len(rows)
     return Products(
-        kind=np.full(number, Kind.MATMUL, dtype=np.int8),
+        kind=np.full(number, Math.MATMUL, dtype=np.int8),
         rows=rows,
         columns=columns,
         depth=depth,

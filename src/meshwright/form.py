@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Meta
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -23,6 +24,17 @@ class FieldRow:
     default: str
     """In words: `needed` where there is none, and empty where the description says."""
     description: str
+
+
+def about(description: str, unit: str = "", max_length: int | None = None) -> Meta:
+    """What a schema says of a field."""
+    more = {"unit": unit} if unit else None
+    return Meta(description=description, extra_json_schema=more, max_length=max_length)
+
+
+def constant(value: str | int) -> Meta:
+    """What a schema says of a field that has one value only."""
+    return Meta(description=f"Always {value}.", extra_json_schema={"const": value})
 
 
 def form_schema(title: str, form: type[msgspec.Struct]) -> dict[str, Any]:

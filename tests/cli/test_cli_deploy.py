@@ -7,7 +7,7 @@ import pytest
 from cli_runner import refusal, run
 from rich.console import Console
 
-from meshwright.cli.part_summary import has_replicated_parts, name_devices, show_parts
+from meshwright.cli.summary.part import has_replicated_parts, name_devices, show_parts
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.graph import Graph
 from meshwright.plan.part import Part, Sync

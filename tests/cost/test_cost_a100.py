@@ -7,7 +7,7 @@ import pytest
 
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cost.a100 import A100
-from meshwright.cost.curve import Kind
+from meshwright.cost.curve import Math
 from meshwright.cost.fitted import fitted_seconds
 from meshwright.cost.h200 import H200
 from meshwright.cost.multiplication import Products
@@ -20,7 +20,7 @@ PEAK, BANDWIDTH = 312e12, 2039e9
 def seconds(rows: float, columns: float, depth: float, alignment: float = 16.0) -> float:
     sizes = {"rows": rows, "columns": columns, "depth": depth, "count": 1.0}
     products = Products(
-        kind=np.array([Kind.MATMUL], dtype=np.int8),
+        kind=np.array([Math.MATMUL], dtype=np.int8),
         **{name: np.array([value]) for name, value in sizes.items()},
         flops=np.array([2 * rows * columns * depth]),
         bytes_moved=np.array([2 * (rows * depth + depth * columns + rows * columns)]),
@@ -72,7 +72,7 @@ def test_only_products_and_attention_in_16_bits_have_curves_of_their_own() -> No
 
 def test_a_score_costs_an_a100_two_thirds_of_an_h200s_products_forward() -> None:
     # 1/16 + 4/64 clocks of 2048 FLOPs for 1/16 + 4/128 clocks of 4096: 256 for 384.
-    key = "bf16", Kind.CAUSAL_ATTENTION
+    key = "bf16", Math.CAUSAL_ATTENTION
     ratio = A100.attention[key].score_terms / H200.attention[key].score_terms
     assert ratio == pytest.approx(256 / 384)
 

@@ -15,7 +15,7 @@ from meshwright.cost.curve import (
     ConvolutionCurve,
     DepthwiseCurve,
     Grid,
-    Kind,
+    Math,
     MatmulCurve,
     Roof,
     StoredCurve,
@@ -31,14 +31,14 @@ PEAKS = {
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 MEMORY = 4.8e12
 FLOAT = 4
-MASKED = (Kind.MASKED_ATTENTION, Kind.MASKED_ATTENTION_BACKWARD)
+MASKED = (Math.MASKED_ATTENTION, Math.MASKED_ATTENTION_BACKWARD)
 CONVOLUTIONS = (
-    Kind.CONVOLUTION, Kind.CONVOLUTION_BACKWARD, Kind.INPUT_CONVOLUTION_BACKWARD
+    Math.CONVOLUTION, Math.CONVOLUTION_BACKWARD, Math.INPUT_CONVOLUTION_BACKWARD
 )  # fmt: skip
 
 
 def one(
-    kind: Kind,
+    kind: Math,
     precision: str,
     rows: float,
     columns: float,
@@ -52,21 +52,21 @@ def one(
 ) -> Products:
     """One op whose bytes and FLOPs follow from its sizes; `depth` counts channels without taps."""
     item = ITEM_BYTES[precision]
-    is_forward = kind <= Kind.MASKED_ATTENTION or kind == Kind.STORED_ATTENTION
+    is_forward = kind <= Math.MASKED_ATTENTION or kind == Math.STORED_ATTENTION
     if multiple is None:
         multiple = 2 if is_forward else 5
-        if kind in (Kind.MATMUL, Kind.CONVOLUTION, Kind.INPUT_CONVOLUTION_BACKWARD):
+        if kind in (Math.MATMUL, Math.CONVOLUTION, Math.INPUT_CONVOLUTION_BACKWARD):
             multiple = 1
     source = rows * depth
     depth *= taps
     if kind in CONVOLUTIONS:
         moved = multiple * (source + columns * depth) + rows * columns
-    elif kind == Kind.MATMUL:
+    elif kind == Math.MATMUL:
         moved = source + columns * depth + rows * columns
     else:
         moved = (2 if is_forward else 4) * (rows + columns) * depth
     mask = rows * columns if kind in MASKED else 0.0
-    sums = 4.0 * rows * count if kind >= Kind.ATTENTION else 0.0
+    sums = 4.0 * rows * count if kind >= Math.ATTENTION else 0.0
     return Products(
         kind=np.array([kind], dtype=np.int8),
         rows=np.array([float(rows)]),
@@ -104,7 +104,7 @@ SIZES = st.integers(1, 5000)
 
 @st.composite
 def ops(draw: st.DrawFn) -> dict[str, Any]:
-    kind = draw(st.sampled_from(list(Kind)))
+    kind = draw(st.sampled_from(list(Math)))
     return {
         "kind": kind,
         "precision": draw(st.sampled_from(sorted(PEAKS))),
@@ -113,7 +113,7 @@ def ops(draw: st.DrawFn) -> dict[str, Any]:
         "depth": draw(SIZES),
         "count": draw(st.integers(1, 2000)),
         "taps": draw(st.sampled_from([1, 2.25, 9, 25, 49])) if kind in CONVOLUTIONS else 1,
-        "multiple": draw(st.sampled_from([1, 2])) if kind == Kind.CONVOLUTION_BACKWARD else None,
+        "multiple": draw(st.sampled_from([1, 2])) if kind == Math.CONVOLUTION_BACKWARD else None,
         "alignment": draw(st.sampled_from([0, 2, 4, 8, 16])),
         "drops": draw(st.booleans()),
     }
@@ -138,11 +138,11 @@ def test_times_lie_above_flops_over_peak(op: dict[str, Any]) -> None:
     found = product_seconds(products, peaks_of(products), MEMORY)
     assert np.isfinite(found).all()
     least = products.flops / peaks_of(products)
-    if op["kind"] in (Kind.CAUSAL_ATTENTION, Kind.CAUSAL_ATTENTION_BACKWARD):
+    if op["kind"] in (Math.CAUSAL_ATTENTION, Math.CAUSAL_ATTENTION_BACKWARD):
         least = least / 2
     if op["kind"] in CONVOLUTIONS and op["precision"] in ("fp32", "fp64"):
         least = least / 4  # the most that Winograd's F(4 x 4, 3 x 3) saves
-    if op["kind"] == Kind.STORED_ATTENTION_BACKWARD:
+    if op["kind"] == Math.STORED_ATTENTION_BACKWARD:
         least = least * 4 / 5  # scores are not made anew
     assert found[0] >= least[0] * (1 - 1e-9)
 
@@ -177,9 +177,9 @@ TOY = Calibration(
         for kind in CONVOLUTIONS
         for last in (True, False)
     },
-    attention={("fp32", kind): ATTENTION for kind in Kind if kind >= Kind.ATTENTION},
+    attention={("fp32", kind): ATTENTION for kind in Math if kind >= Math.ATTENTION},
     stored={
-        Kind.STORED_ATTENTION: StoredCurve(
+        Math.STORED_ATTENTION: StoredCurve(
             products=2, memory=8.0, dropout_memory=3.0, launch_seconds=1e-6
         ),
     },
@@ -197,8 +197,8 @@ def test_a_fifth_tile_takes_a_second_wave() -> None:
     calibration = replace(
         TOY, matmul={("fp32", True): replace(MATMUL, grid=replace(GRID, split_bytes=1e9))}
     )
-    four = one(Kind.MATMUL, "fp32", 40, 10, 50)
-    five = one(Kind.MATMUL, "fp32", 41, 10, 50)
+    four = one(Math.MATMUL, "fp32", 40, 10, 50)
+    five = one(Math.MATMUL, "fp32", 41, 10, 50)
     # one tile: 2 x 10 x 10 x 50 FLOPs at 1 TFLOP/s; the bytes of the product take none of the time
     wave = 2 * 10 * 10 * 50 / 1e12
     fast = 1e15
@@ -208,12 +208,12 @@ def test_a_fifth_tile_takes_a_second_wave() -> None:
 
 def test_sums_of_a_single_tile_are_split_among_the_multiprocessors() -> None:
     # 1 tile, 4 multiprocessors: four parts of 25 terms each, in one wave
-    single = one(Kind.MATMUL, "fp32", 10, 10, 100)
+    single = one(Math.MATMUL, "fp32", 10, 10, 100)
     assert toy_seconds(single) == pytest.approx(2 * 10 * 10 * 25 / 1e12)
 
 
 def test_arithmetic_and_memory_add_up_at_a_sharpness_of_one() -> None:
-    square = one(Kind.MATMUL, "fp32", 20, 20, 10)
+    square = one(Math.MATMUL, "fp32", 20, 20, 10)
     # 4 tiles at once: 2 x 100 x 10 FLOPs; 4 bytes x (200 + 200 + 400) elements at 1 GB/s
     expected = 2 * 100 * 10 / 1e12 + 4 * 800 / 1e9
     assert toy_seconds(square, 1e9) == pytest.approx(expected)
@@ -221,44 +221,44 @@ def test_arithmetic_and_memory_add_up_at_a_sharpness_of_one() -> None:
 
 @pytest.mark.parametrize(("alignment", "times"), [(0, 1), (16, 1), (8, 2), (4, 3), (2, 4)])
 def test_misaligned_rows_lengthen_the_sums(alignment: int, times: int) -> None:
-    whole = toy_seconds(one(Kind.MATMUL, "fp32", 20, 20, 10))
-    found = toy_seconds(one(Kind.MATMUL, "fp32", 20, 20, 10, alignment=alignment))
+    whole = toy_seconds(one(Math.MATMUL, "fp32", 20, 20, 10))
+    found = toy_seconds(one(Math.MATMUL, "fp32", 20, 20, 10, alignment=alignment))
     assert found == pytest.approx(times * whole)
 
 
 def test_a_window_of_nine_taps_takes_the_root_longer() -> None:
     # 4 tiles at once: 2 x 100 x 90 FLOPs, times 9 ** 0.5
-    windowed = one(Kind.CONVOLUTION, "fp32", 20, 20, 10, taps=9)
+    windowed = one(Math.CONVOLUTION, "fp32", 20, 20, 10, taps=9)
     assert toy_seconds(windowed) == pytest.approx(3 * 2 * 100 * 90 / 1e12)
 
 
 def test_channels_that_do_not_fill_sixteen_bytes_lengthen_windows_only() -> None:
     for taps, alignment, times in ((9, 4, 2), (1, 8, 1), (1, 4, 2)):
-        whole = toy_seconds(one(Kind.CONVOLUTION, "fp32", 20, 20, 10, taps=taps))
-        thin = one(Kind.CONVOLUTION, "fp32", 20, 20, 10, taps=taps, alignment=alignment)
+        whole = toy_seconds(one(Math.CONVOLUTION, "fp32", 20, 20, 10, taps=taps))
+        thin = one(Math.CONVOLUTION, "fp32", 20, 20, 10, taps=taps, alignment=alignment)
         assert toy_seconds(thin) == pytest.approx(times * whole)
 
 
 def test_the_gradient_of_the_weight_sums_over_the_pixels() -> None:
     # weight: 20 columns x 20 channels, 4 tiles at once, 80 terms; input: 80 x 20, 16 tiles in four
     # waves, 20 terms: as many FLOPs
-    weight = one(Kind.CONVOLUTION_BACKWARD, "fp32", 80, 20, 20, multiple=1)
-    both = one(Kind.CONVOLUTION_BACKWARD, "fp32", 80, 20, 20)
+    weight = one(Math.CONVOLUTION_BACKWARD, "fp32", 80, 20, 20, multiple=1)
+    both = one(Math.CONVOLUTION_BACKWARD, "fp32", 80, 20, 20)
     assert toy_seconds(weight) == pytest.approx(2 * 100 * 80 / 1e12)
     assert toy_seconds(both) == pytest.approx(2 * 2 * 100 * 80 / 1e12)
 
 
 def test_the_gradient_of_the_input_has_a_column_for_each_of_its_channels() -> None:
     # 80 x 10 results, 8 tiles in two waves, sums over 20 columns and 9 taps
-    op = one(Kind.INPUT_CONVOLUTION_BACKWARD, "fp32", 80, 20, 10, taps=9)
+    op = one(Math.INPUT_CONVOLUTION_BACKWARD, "fp32", 80, 20, 10, taps=9)
     assert toy_seconds(op) == pytest.approx(2 * 2 * 100 * 20 * 9 / 1e12)
 
 
 def test_the_gradient_of_the_input_moves_its_own_share() -> None:
     halved = {key: replace(CONVOLUTION, data_memory=0.5) for key in TOY.convolution}
     calibration = replace(TOY, convolution=halved)
-    weight = one(Kind.CONVOLUTION_BACKWARD, "fp32", 80, 20, 10, multiple=1)
-    data = one(Kind.INPUT_CONVOLUTION_BACKWARD, "fp32", 80, 20, 10)
+    weight = one(Math.CONVOLUTION_BACKWARD, "fp32", 80, 20, 10, multiple=1)
+    data = one(Math.INPUT_CONVOLUTION_BACKWARD, "fp32", 80, 20, 10)
     moving = FLOAT * (80 * 10 + 20 * 10 + 80 * 20) / 1e9
     for op, share in ((weight, 1), (data, 0.5)):
         arithmetic = toy_seconds(op, calibration=calibration)
@@ -270,9 +270,9 @@ def test_the_gradient_of_the_input_moves_its_own_share() -> None:
 @settings(max_examples=200, deadline=None)
 def test_both_gradients_take_what_each_takes(op: dict[str, Any], more: float | None) -> None:
     op |= {"taps": 9, "multiple": 1}
-    weight = seconds_of({**op, "kind": Kind.CONVOLUTION_BACKWARD})
-    data = seconds_of({**op, "kind": Kind.INPUT_CONVOLUTION_BACKWARD})
-    both = one(**{**op, "kind": Kind.CONVOLUTION_BACKWARD, "multiple": 2})
+    weight = seconds_of({**op, "kind": Math.CONVOLUTION_BACKWARD})
+    data = seconds_of({**op, "kind": Math.INPUT_CONVOLUTION_BACKWARD})
+    both = one(**{**op, "kind": Math.CONVOLUTION_BACKWARD, "multiple": 2})
     if more is not None:  # FLOPs of graphs that count pairs of channels of different groups
         both = replace(both, flops=both.flops * more)
     found = float(product_seconds(both, peaks_of(both), MEMORY)[0])
@@ -282,34 +282,34 @@ def test_both_gradients_take_what_each_takes(op: dict[str, Any], more: float | N
 def test_attention_pays_for_softmax_dropout_and_padding() -> None:
     # 4 tiles of queries at once, 20 keys, heads of 10 and 10 terms for the softmax, two products
     plain = 2 * 2 * 10 * 20 * (10 + 10) / 1e12
-    assert toy_seconds(one(Kind.ATTENTION, "fp32", 40, 20, 10)) == pytest.approx(plain)
+    assert toy_seconds(one(Math.ATTENTION, "fp32", 40, 20, 10)) == pytest.approx(plain)
     # sizes round up to the tile: 35 queries, 15 keys, heads of 7
-    assert toy_seconds(one(Kind.ATTENTION, "fp32", 35, 15, 7)) == pytest.approx(plain)
-    drops = one(Kind.ATTENTION, "fp32", 40, 20, 10, drops=True)
+    assert toy_seconds(one(Math.ATTENTION, "fp32", 35, 15, 7)) == pytest.approx(plain)
+    drops = one(Math.ATTENTION, "fp32", 40, 20, 10, drops=True)
     assert toy_seconds(drops) == pytest.approx(2 * plain)  # 20 terms more
 
 
 def test_causal_attention_visits_half_the_keys_and_half_a_tile() -> None:
     # 20 keys: (20 + 10) / 2 = 15 on average
-    causal = one(Kind.CAUSAL_ATTENTION, "fp32", 40, 20, 10)
+    causal = one(Math.CAUSAL_ATTENTION, "fp32", 40, 20, 10)
     assert toy_seconds(causal) == pytest.approx(2 * 2 * 10 * 15 * 20 / 1e12)
 
 
 def test_a_mask_is_moved_thrice() -> None:
-    plain = toy_seconds(one(Kind.ATTENTION, "fp32", 40, 20, 10), 1e9)
-    masked = toy_seconds(one(Kind.MASKED_ATTENTION, "fp32", 40, 20, 10), 1e9)
+    plain = toy_seconds(one(Math.ATTENTION, "fp32", 40, 20, 10), 1e9)
+    masked = toy_seconds(one(Math.MASKED_ATTENTION, "fp32", 40, 20, 10), 1e9)
     assert masked - plain == pytest.approx(3 * 40 * 20 / 1e9)
 
 
 def test_unknown_precisions_follow_fp32_at_their_own_peak() -> None:
-    known = one(Kind.MATMUL, "fp32", 4096, 4096, 4096)
+    known = one(Math.MATMUL, "fp32", 4096, 4096, 4096)
     other = replace(known, precisions=("fp4",))
     peak = np.array([1e14])
     assert product_seconds(other, peak, MEMORY) == product_seconds(known, peak, MEMORY)
 
 
 def test_a_device_of_twice_the_peaks_takes_half_the_time_above_its_launch() -> None:
-    op = one(Kind.MATMUL, "bf16", 4096, 4096, 4096)
+    op = one(Math.MATMUL, "bf16", 4096, 4096, 4096)
     peak = peaks_of(op)
     times = [float(product_seconds(op, peak * by, MEMORY * by)[0]) for by in (1, 2, 4)]
     assert times[0] - times[1] == pytest.approx(2 * (times[1] - times[2]))
@@ -318,14 +318,14 @@ def test_a_device_of_twice_the_peaks_takes_half_the_time_above_its_launch() -> N
 
 # Measured on an H200 with torch 2.11, 2026-11-15 (benchmarks/results/2026-11-15-fidelity-h200).
 MEASURED = [
-    (one(Kind.MATMUL, "bf16", 2048, 14336, 4096), 307.0e-6),
-    (one(Kind.MATMUL, "bf16", 4096, 14336, 2048), 341.2e-6),
-    (one(Kind.MATMUL, "fp32", 4096, 1024, 4096), 678.6e-6),
-    (one(Kind.MATMUL, "fp32", 768, 3072, 8192), 777.1e-6),
-    (one(Kind.CONVOLUTION, "bf16", 256 * 56 * 56, 64, 64, taps=9), 310.3e-6),
-    (one(Kind.CONVOLUTION, "bf16", 256 * 28 * 28, 512, 128), 73.8e-6),
-    (one(Kind.ATTENTION, "bf16", 197, 197, 64, 1024), 60.5e-6),
-    (one(Kind.ATTENTION_BACKWARD, "bf16", 197, 197, 64, 1024), 209.9e-6),
+    (one(Math.MATMUL, "bf16", 2048, 14336, 4096), 307.0e-6),
+    (one(Math.MATMUL, "bf16", 4096, 14336, 2048), 341.2e-6),
+    (one(Math.MATMUL, "fp32", 4096, 1024, 4096), 678.6e-6),
+    (one(Math.MATMUL, "fp32", 768, 3072, 8192), 777.1e-6),
+    (one(Math.CONVOLUTION, "bf16", 256 * 56 * 56, 64, 64, taps=9), 310.3e-6),
+    (one(Math.CONVOLUTION, "bf16", 256 * 28 * 28, 512, 128), 73.8e-6),
+    (one(Math.ATTENTION, "bf16", 197, 197, 64, 1024), 60.5e-6),
+    (one(Math.ATTENTION_BACKWARD, "bf16", 197, 197, 64, 1024), 209.9e-6),
 ]
 
 
@@ -336,13 +336,13 @@ def test_an_h200_is_met_within_a_fifth(op: Products, measured: float) -> None:
 
 
 def test_sizes_must_be_positive_and_finite() -> None:
-    op = one(Kind.MATMUL, "fp32", 10, 10, 10)
+    op = one(Math.MATMUL, "fp32", 10, 10, 10)
     with pytest.raises(InputError, match=r"depth of op 0 must be positive and finite, got 0\.0"):
         replace(op, depth=np.array([0.0]))
 
 
 def test_every_op_needs_an_entry() -> None:
-    op = one(Kind.MATMUL, "fp32", 10, 10, 10)
+    op = one(Math.MATMUL, "fp32", 10, 10, 10)
     with pytest.raises(InputError, match=r"count must have an entry for each of 1 ops, got .*2"):
         replace(op, count=np.array([1.0, 1.0]))
 
@@ -351,9 +351,9 @@ def test_stored_scores_take_two_products_and_their_passes() -> None:
     # 2 products of 20 x 20 x 10, each 4 tiles at once: 2 x 100 x 10 FLOPs at 1 TFLOP/s; 400 scores
     # of 4 bytes, and 400 numbers of queries and keys beside them, at 1 GB/s; 8 passes over the
     # scores, with dropout 11; 1 us to start.
-    stored = one(Kind.STORED_ATTENTION, "fp32", 20, 20, 10)
+    stored = one(Math.STORED_ATTENTION, "fp32", 20, 20, 10)
     products = 2 * (2 * 100 * 10 / 1e12 + (4 * 400 + 4 * 400) / 1e9)
     expected = products + 8 * 4 * 400 / 1e9 + 1e-6
     assert toy_seconds(stored, 1e9) == pytest.approx(expected)
-    dropping = one(Kind.STORED_ATTENTION, "fp32", 20, 20, 10, drops=True)
+    dropping = one(Math.STORED_ATTENTION, "fp32", 20, 20, 10, drops=True)
     assert toy_seconds(dropping, 1e9) == pytest.approx(expected + 3 * 4 * 400 / 1e9)

@@ -266,8 +266,7 @@ def _remembering(team: _Team, known: dict[Any, Any]) -> Iterator[None]:
     """
     from meshwright.capture.optimiser import find_optimiser
     from meshwright.execute import expanded, trainer
-    from meshwright.execute.bind_rank import bind_rank
-    from meshwright.execute.expanded import ExpandedSteps
+    from meshwright.execute.bind_rank import ExpandedSteps, bind_rank
     from meshwright.execute.lowered import Lowered, lower_frozen
     from meshwright.execute.steps import PlannedSteps
 

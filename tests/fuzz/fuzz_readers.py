@@ -19,10 +19,10 @@ from formula import mlp
 from measured_run import chain, hosts
 from meshwright.cli import entry
 from meshwright.cli.cluster import cluster_document, show_cluster
-from meshwright.cli.cluster_summary import check_cluster
 from meshwright.cli.console import make_console
 from meshwright.cli.parser import make_parser
-from meshwright.cli.summary import show_simulation
+from meshwright.cli.summary.answer import show_simulation
+from meshwright.cli.summary.cluster import check_cluster
 from meshwright.cluster.catalogue import find_cluster, list_clusters
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.file import read_cluster

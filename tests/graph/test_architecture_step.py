@@ -31,8 +31,8 @@ SIZES: dict[Callable[..., Graph], dict[str, int]] = {
         "intermediate": 40, "experts": 4,
     },
 }  # fmt: skip
-ALL = pytest.mark.parametrize("build", SIZES, ids=lambda build: build.__name__)
-WEIGHTED = {
+ALL = pytest.mark.parametrize("build", SIZES, ids=lambda build: build.args[0].__name__)
+WEIGHTED: dict[Callable[..., Graph], int] = {
     # Of one layer, biases and norms included.
     gpt: 12 * 24**2 + 13 * 24,
     bert: 12 * 24**2 + 13 * 24,

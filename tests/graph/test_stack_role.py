@@ -17,7 +17,7 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.product import key_bytes
-from meshwright.graph.stack.stack import Cut, LayerKind, Role
+from meshwright.graph.stack.stack import LayerKind, ProductCut, Role
 from unfused import unfused_gpt
 
 LAYERS = 2
@@ -108,7 +108,7 @@ def test_experts_are_divided_and_their_router_is_not() -> None:
 def test_a_layer_has_two_row_products_and_two_spread_inputs(model: str) -> None:
     kind = layer_of(model)
     rows = kind.graph.tensor_source[kind.reduced]
-    assert np.all(kind.tensor_cut[rows] == Cut.DEPTH)
+    assert np.all(kind.tensor_cut[rows] == ProductCut.DEPTH)
     assert len(kind.reduced) == len(kind.spread) == 2
 
 
@@ -133,7 +133,7 @@ def test_backward_of_a_divided_op_is_divided(model: str) -> None:
     for op, _ in ops_of(kind, Phase.BACKWARD):
         if graph.product_count[op] > 0 and graph.flops[op] > 0:
             assert (kind.role[op] == Role.WHOLE) == (kind.role[graph.partner[op]] == Role.WHOLE)
-            assert (kind.tensor_cut[op] == Cut.NONE) == (kind.role[op] == Role.WHOLE)
+            assert (kind.tensor_cut[op] == ProductCut.NONE) == (kind.role[op] == Role.WHOLE)
 
 
 def test_sizes_that_must_divide() -> None:

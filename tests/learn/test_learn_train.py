@@ -17,7 +17,6 @@ from meshwright.errors import InputError
 from meshwright.graph.architecture.vit import vit
 from meshwright.graph.graph import Floats
 from meshwright.learn.__main__ import main
-from meshwright.learn.fit import fit, measure_loss
 from meshwright.learn.play import NOISE, Episode, NoisyPrior, play
 from meshwright.learn.scene import (
     TRAINING_SEEDS,
@@ -27,7 +26,7 @@ from meshwright.learn.scene import (
     TrainingScene,
     draw_scene,
 )
-from meshwright.learn.train import SelfPlaySchedule, train
+from meshwright.learn.train import SelfPlaySchedule, fit, measure_loss, train
 from meshwright.learn.twin import Twin
 from meshwright.search import portfolio
 from meshwright.search.method.deploy.analysis import Analysis

@@ -82,11 +82,14 @@ def test_a_verification_that_stumbles_is_no_success(folder: Path) -> None:
         run_script(folder, "h0", "verify", "tc")
 
 
-def test_a_script_that_hangs_is_told_to_end_and_may_tidy_up(folder: Path) -> None:
+def test_a_script_that_hangs_is_told_to_end_and_may_tidy_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "SCRIPT_SECONDS", 0.3)
     tidy = folder / "tidy"
     write(folder, "apply", f"trap 'touch {tidy}; exit 143' TERM; while :; do sleep 0.05; done")
     with pytest.raises(InputError, match=r"^host 'h0': apply.sh took over 0 s and was ended$"):
-        run_script(folder, "h0", "apply", "tc", seconds=0.3)
+        run_script(folder, "h0", "apply", "tc")
     assert tidy.exists()
 
 
@@ -94,9 +97,10 @@ def test_a_script_that_does_not_end_is_killed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(local, "SCRIPT_SECONDS", 0.3)
     write(folder, "apply", "trap '' TERM; while :; do sleep 0.05; done")
     with pytest.raises(InputError, match=r"was ended"):
-        run_script(folder, "h0", "apply", "tc", seconds=0.3)
+        run_script(folder, "h0", "apply", "tc")
 
 
 def test_this_machine_has_what_scripts_need_or_says_what_not() -> None:

@@ -22,7 +22,15 @@ from network_example import (
 )
 
 from meshwright.errors import InputError
-from meshwright.network.script import KINDS, VERBS, Kind, playbook, script_text, write_scripts
+from meshwright.network.script import (
+    KINDS,
+    SETTINGS,
+    VERBS,
+    Kind,
+    playbook,
+    script_text,
+    write_scripts,
+)
 from meshwright.network.shape import HostNetwork
 
 MISSING = missing_for_namespaces()
@@ -163,7 +171,7 @@ def run_stubbed(folder: Path, network: HostNetwork, kind: Kind) -> list[list[str
         place.mkdir(parents=True, exist_ok=True)
         for setting in ("arp_ignore", "arp_announce", "rp_filter"):
             (place / setting).write_text("0\n")
-    text = script_text(network, kind, "apply", settings=str(folder / "conf"))
+    text = script_text(network, kind, "apply").replace(SETTINGS, str(folder / "conf"))
     (folder / "apply.sh").write_text(text, encoding="utf-8")
     done = subprocess.run(
         ["/bin/sh", str(folder / "apply.sh")],

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from link_use import link_utilisation
 from meshwright.cli.gantt import draw_activities
-from meshwright.cli.summary import show_simulation
+from meshwright.cli.summary.answer import show_simulation
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.group_price import GroupPrices

@@ -16,7 +16,7 @@ from meshwright.search.instance import make_instance
 from meshwright.search.method.deploy.analysis import analyse
 from meshwright.search.method.deploy.group import group_ops, split_group
 from meshwright.search.method.deploy.menu import balanced_samples
-from meshwright.search.method.deploy.option import Option
+from meshwright.search.method.deploy.option import GroupOption
 from meshwright.search.method.deploy.place import MAX_PLACES, group_devices
 from meshwright.source import zoo_graph
 from small import connected
@@ -62,7 +62,7 @@ def test_many_equal_hosts_are_joined_to_few_groups(num_devices: int) -> None:
 def test_the_first_action_is_data_parallelism_and_none_stands_twice() -> None:
     analysis = analyse(zoo_graph("bert-small"), find_cluster("tag-testbed"))
     first = analysis.actions[0]
-    assert first.option is Option.ALL_REDUCE
+    assert first.option is GroupOption.ALL_REDUCE
     assert first.devices == tuple(range(16))
     assert first.shares == ()
     assert len(set(analysis.actions)) == len(analysis.actions)
@@ -73,7 +73,7 @@ def test_all_sets_of_few_device_groups_are_on_the_menu() -> None:
     sets = {action.places for action in analysis.actions}
     assert sets == {(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)}
     per_set = [action for action in analysis.actions if action.places == (0, 1)]
-    assert {action.option for action in per_set} == set(Option)
+    assert {action.option for action in per_set} == set(GroupOption)
     one = [action for action in analysis.actions if action.places == (0,)]
     assert (0,) in {action.devices for action in one}
 
@@ -101,7 +101,7 @@ def test_a_device_that_costs_more_than_it_does_gets_no_samples() -> None:
 def test_a_batch_smaller_than_the_cluster_uses_as_many_devices_as_samples() -> None:
     analysis = analyse(chain([8.0], [1.0], batch=2.0), hosts([("fast", 4), ("slow", 4)]))
     for action in analysis.actions:
-        if action.option is not Option.MODEL:
+        if action.option is not GroupOption.MODEL:
             assert len(action.devices) <= 2
 
 

@@ -15,7 +15,7 @@ from meshwright.search.judge import try_plan
 from meshwright.search.method.deploy.analysis import Analysis, analyse
 from meshwright.search.method.deploy.compile import make_plan
 from meshwright.search.method.deploy.evaluate import Evaluator
-from meshwright.search.method.deploy.option import Action, Option
+from meshwright.search.method.deploy.option import GroupAction, GroupOption
 from meshwright.search.portfolio import search_by
 from meshwright.source import zoo_graph
 
@@ -26,7 +26,7 @@ SMALL = analyse(
 )
 
 
-def action(analysis: Analysis, option: Option, places: tuple[int, ...]) -> Action:
+def action(analysis: Analysis, option: GroupOption, places: tuple[int, ...]) -> GroupAction:
     return next(
         each for each in analysis.actions if each.option is option and each.places == places
     )
@@ -43,20 +43,20 @@ def test_every_strategy_of_the_menu_is_a_legal_plan(draw: st.DataObject) -> None
     for op in range(SMALL.graph.num_ops):
         chosen = strategy[SMALL.group_of[op]]
         on = placement.replica_device[placement.replicas(int(placement.part_of_op[op]))].tolist()
-        if chosen.option is Option.MODEL or len(chosen.devices) == 1:
+        if chosen.option is GroupOption.MODEL or len(chosen.devices) == 1:
             assert len(on) == 1
             assert on[0] in chosen.devices
         else:
             assert tuple(on) == chosen.devices
             sync = plan.parts[placement.part_of_op[op]].sync
             assert (sync is Sync.DUPLICATE) == (
-                chosen.option is Option.DUPLICATE or op in duplicated
+                chosen.option is GroupOption.DUPLICATE or op in duplicated
             )
 
 
 def test_groups_that_run_alike_are_one_part() -> None:
     every = SMALL.actions[0]
-    servers = action(SMALL, Option.PARAMETER_SERVER, (0, 1))
+    servers = action(SMALL, GroupOption.PARAMETER_SERVER, (0, 1))
     assert len(make_plan(SMALL, (every,) * 3).parts) == 1
     parts = make_plan(SMALL, (every, servers, every)).parts
     assert [part.sync for part in parts] in (
@@ -74,7 +74,7 @@ def test_data_parallelism_is_the_reference_and_takes_what_the_method_says() -> N
 
 def test_an_evaluation_is_what_the_judge_says_of_the_plan_and_is_remembered() -> None:
     evaluator = Evaluator(SMALL)
-    strategy = (action(SMALL, Option.MODEL, (0,)), SMALL.actions[0], SMALL.actions[0])
+    strategy = (action(SMALL, GroupOption.MODEL, (0,)), SMALL.actions[0], SMALL.actions[0])
     found = evaluator.evaluate(strategy)
     verdict = try_plan(SMALL.graph, SMALL.cluster, make_plan(SMALL, strategy))
     assert found.step_seconds == verdict.step_seconds
@@ -100,7 +100,7 @@ def test_what_does_not_fit_is_rewarded_with_minus_one() -> None:
 
 def test_undecided_groups_follow_the_first_where_they_can_run() -> None:
     evaluator = Evaluator(SMALL)
-    one = action(SMALL, Option.ALL_REDUCE, (1,))
+    one = action(SMALL, GroupOption.ALL_REDUCE, (1,))
     assert evaluator.complete(()) == evaluator.data_parallel
     assert evaluator.complete((one,)) == (one,) * 3
     assert evaluator.complete((one, SMALL.actions[0])) == (one, SMALL.actions[0], one)
@@ -124,7 +124,7 @@ def test_feedback_by_hand() -> None:
     # One layer on two fast devices: 4 FLOP a phase at 2 a second and half the batch: 3 x 1 s, then
     # an all-reduce of 50 bytes over links of 100 bytes/s within the host: 0.5 s.
     analysis = analyse(chain([4.0], [50.0]), hosts([("fast", 2), ("slow", 1)]))
-    both = action(analysis, Option.ALL_REDUCE, (0,))
+    both = action(analysis, GroupOption.ALL_REDUCE, (0,))
     evaluation = Evaluator(analysis).evaluate((both,))
     assert evaluation.step_seconds == pytest.approx(3.5)
     feedback = evaluation.feedback

@@ -16,7 +16,7 @@ from meshwright.graph.graph import Floats, Graph
 from meshwright.search.method.deploy.analysis import Analysis, analyse
 from meshwright.search.method.deploy.estimate import estimate_actions
 from meshwright.search.method.deploy.evaluate import Evaluator
-from meshwright.search.method.deploy.option import Option
+from meshwright.search.method.deploy.option import GroupOption
 from meshwright.search.method.deploy.tree.features import (
     ACTION_WIDTH,
     OP_OP_WIDTH,
@@ -89,7 +89,7 @@ def test_estimates_follow_the_slowest_device_and_the_bytes() -> None:
 def test_parameter_servers_are_as_slow_as_the_busiest_host() -> None:
     # Two hosts of one device and 5 bytes: each sends half of them twice, at 1 B/s.
     analysis = step([("fast", 1), ("fast", 1)])
-    server = [action.option for action in analysis.actions].index(Option.PARAMETER_SERVER)
+    server = [action.option for action in analysis.actions].index(GroupOption.PARAMETER_SERVER)
     assert estimate_actions(analysis).sync_seconds[server] == pytest.approx(5.0)
 
 
@@ -97,7 +97,7 @@ def test_what_is_duplicated_or_dealt_out_synchronises_nothing() -> None:
     analysis = step()
     estimate = estimate_actions(analysis)
     for number, action in enumerate(analysis.actions):
-        if action.option in (Option.DUPLICATE, Option.MODEL):
+        if action.option in (GroupOption.DUPLICATE, GroupOption.MODEL):
             assert estimate.sync_seconds[number] == 0
 
 

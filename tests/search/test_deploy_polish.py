@@ -13,7 +13,7 @@ from meshwright.search.clock import Clock
 from meshwright.search.judge import try_plan
 from meshwright.search.method.deploy.analysis import Analysis, analyse
 from meshwright.search.method.deploy.evaluate import Evaluator
-from meshwright.search.method.deploy.option import Option, Strategy
+from meshwright.search.method.deploy.option import GroupOption, Strategy
 from meshwright.search.method.deploy.polish.load import Loads, level_samples
 from meshwright.search.method.deploy.polish.polish import Polished, polish
 
@@ -107,7 +107,7 @@ def test_only_the_fully_connected_layer_leaves_data_parallelism() -> None:
     found = run(evaluator, evaluations=100)
     heavy = int(np.argmax(evaluator.analysis.gradient_bytes))
     action = found.strategy[heavy]
-    is_exchanged = len(action.devices) == 2 and action.option is not Option.DUPLICATE
+    is_exchanged = len(action.devices) == 2 and action.option is not GroupOption.DUPLICATE
     assert not is_exchanged or heavy in found.duplicated
     light = [each for group, each in enumerate(found.strategy) if group != heavy]
     assert all(each.devices == (0, 1) for each in light)
@@ -196,5 +196,5 @@ def test_sums_are_never_above_the_simulated_step(mixed: Evaluator) -> None:
     loads = Loads(mixed.analysis)
     for seed in range(30):
         strategy = draw_strategy(mixed.analysis, seed)
-        if all(action.option is not Option.MODEL for action in strategy):
+        if all(action.option is not GroupOption.MODEL for action in strategy):
             assert loads.floor_seconds(strategy) <= mixed.rank(strategy)[1] * (1 + 1e-6)

@@ -15,7 +15,7 @@ from meshwright.graph.graph import Floats
 from meshwright.search.clock import Clock
 from meshwright.search.method.deploy.analysis import Analysis, analyse
 from meshwright.search.method.deploy.evaluate import OUT_OF_MEMORY, Evaluator, StrategyEvaluation
-from meshwright.search.method.deploy.option import Action, Option, Strategy
+from meshwright.search.method.deploy.option import GroupAction, GroupOption, Strategy
 from meshwright.search.method.deploy.tree.prior import Prior, uniform_prior
 from meshwright.search.method.deploy.tree.tree import Tree, iterations_to_beat
 
@@ -29,7 +29,8 @@ class Table:
         self, rewards: Callable[[tuple[int, ...]], float], num_groups: int, num_actions: int
     ) -> None:
         self.actions = tuple(
-            Action(places=(k,), devices=(k,), option=Option.ALL_REDUCE) for k in range(num_actions)
+            GroupAction(places=(k,), devices=(k,), option=GroupOption.ALL_REDUCE)
+            for k in range(num_actions)
         )
         self.analysis = SimpleNamespace(
             actions=self.actions,

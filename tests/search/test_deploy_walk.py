@@ -15,9 +15,9 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.plan.answer import Stop
 from meshwright.search.clock import Clock
 from meshwright.search.method.deploy.analysis import Analysis, analyse
+from meshwright.search.method.deploy.baseline import walk_strategies
 from meshwright.search.method.deploy.evaluate import Evaluator
 from meshwright.search.method.deploy.option import Strategy
-from meshwright.search.method.deploy.strategy_walk import walk_strategies
 from meshwright.search.portfolio import search_by
 from meshwright.search.warm import small_step
 from meshwright.source import zoo_graph

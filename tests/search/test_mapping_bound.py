@@ -14,8 +14,7 @@ from meshwright.search.method.pipeline.map.evaluate import stage_seconds
 from meshwright.search.method.pipeline.map.match import least_limit, match_slots
 from meshwright.search.method.pipeline.map.pack import pack_bound
 from meshwright.search.method.pipeline.map.problem import MappingProblem
-from meshwright.search.method.pipeline.map.solve import solve_mapping
-from meshwright.search.method.pipeline.map.subset import part_of
+from meshwright.search.method.pipeline.map.solve import part_of, solve_mapping
 from meshwright.search.method.pipeline.map.symmetry import find_symmetry
 
 

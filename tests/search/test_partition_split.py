@@ -24,7 +24,7 @@ from meshwright.search.method.pipeline.stage.problem import (
     make_problem,
 )
 from meshwright.search.method.pipeline.stage.reduce import reduce_problem
-from meshwright.search.method.pipeline.stage.split import Bounds, Split, solve_split
+from meshwright.search.method.pipeline.stage.split import Bounds, StageSplit, solve_split
 from meshwright.search.method.pipeline.stage.window import BorderWindows
 from solver.free import contiguous
 from solver.free.contiguous import price_bounds
@@ -41,7 +41,7 @@ def chain(seconds: list[float], wires: list[float], devices: int) -> SplitProble
     )
 
 
-def check(problem: SplitProblem, found: Split) -> None:
+def check(problem: SplitProblem, found: StageSplit) -> None:
     """The claims of an answer about itself."""
     assert (found.stage_of_node >= 0).all()
     edges = zip(problem.edge_source, problem.edge_target, strict=True)
@@ -346,7 +346,7 @@ def test_ctrl_c_keeps_the_best_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BorderWindows, "improve", interrupt)
     found = solve_split(problem, budget_seconds=60.0)
     assert found.stop is Stop.LIMIT
-    assert found.statistics["interrupted"] == 1.0
+    assert found.is_interrupted
     check(problem, found)
     monkeypatch.setattr(BorderWindows, "try_order", interrupt)
     with pytest.raises(KeyboardInterrupt):  # there is no split yet

@@ -10,7 +10,7 @@ from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import ScheduleKind
 from meshwright.search.method.pipeline.block import Blocks, find_blocks
-from meshwright.search.method.pipeline.candidate import Candidate, Cut
+from meshwright.search.method.pipeline.candidate import Candidate, StageCut
 from meshwright.search.method.pipeline.gather import gather_blocks, project
 from meshwright.search.method.pipeline.loose import MAX_LOOSE, tie_loose
 
@@ -41,7 +41,7 @@ def test_every_chain_of_downsets_is_a_legal_pipeline(
     blocks = find_blocks(graph, ties_loose=ties_loose)
     assert all(u < v for u, v in blocks.edges)
     cluster = make_cluster(["fast"] * 3)
-    cut = Cut.of(graph, blocks.stage_of_op(draw_downsets(data, blocks, 3)))
+    cut = StageCut.of(graph, blocks.stage_of_op(draw_downsets(data, blocks, 3)))
     count = cut.num_stages - blocks.has_tail
     homes = tuple((number,) for number in range(max(count, 1)))
     homes = (*homes, homes[0]) if blocks.has_tail else homes

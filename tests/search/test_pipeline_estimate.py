@@ -17,7 +17,7 @@ from meshwright.search.instance import make_instance
 from meshwright.search.judge import try_plan
 from meshwright.search.method.pipeline.baseline import usual_candidates
 from meshwright.search.method.pipeline.block import find_blocks
-from meshwright.search.method.pipeline.candidate import Candidate, Cut, suited_kinds
+from meshwright.search.method.pipeline.candidate import Candidate, StageCut, suited_kinds
 from meshwright.search.method.pipeline.cutter import divide_stages
 from meshwright.search.method.pipeline.estimate import Estimator
 from meshwright.search.method.pipeline.memory import recomputed_peak_bytes
@@ -41,7 +41,7 @@ def two_layers() -> Graph:
 
 def candidate_of(graph: Graph, kind: ScheduleKind, microbatches: int) -> Candidate:
     stage = np.where(np.isin(graph.op_names, ["f0", "b0"]), 0, 1).astype(np.int32)
-    cut = Cut.of(graph, stage)
+    cut = StageCut.of(graph, stage)
     return Candidate(cut=cut, homes=((0,), (1,)), kind=kind, microbatches=microbatches)
 
 
@@ -83,6 +83,21 @@ def test_a_bound_counts_the_way_in_and_out() -> None:
         graph, cluster, candidate_of(graph, ScheduleKind.ONE_F_ONE_B, 4).plan(cluster)
     )
     assert verdict.step_seconds == pytest.approx(6.75, rel=1e-6)
+
+
+def test_backward_does_not_wait_for_that_of_a_stage_whose_forward_it_reads() -> None:
+    # Stage 0: 1 s of forward, then 2 s that read stage 1's forward. Stage 1: 1 s and 4 s, no more.
+    builder = GraphBuilder("crossed", 4)
+    for name, seconds in (("f0", 1.0), ("f1", 1.0), ("b0", 2.0), ("b1", 4.0)):
+        phase = Phase.FORWARD if name[0] == "f" else Phase.BACKWARD
+        builder.add_op(name, phase=phase, seconds={"any": seconds})
+    builder.add_tensor(1, 1.0, [2])
+    graph, cluster = builder.finish(), make_cluster(["fast"] * 2, rate=1e9)
+    candidate = candidate_of(graph, ScheduleKind.ONE_F_ONE_B, 1)
+    found = Estimator(Prices(make_instance(graph, cluster)), "fair").estimate(candidate)
+    verdict = try_plan(graph, cluster, candidate.plan(cluster), "fair", "part")
+    assert found.bound_seconds == pytest.approx(5.0)
+    assert verdict.step_seconds == pytest.approx(5.0)
 
 
 def test_a_link_is_busy_for_all_its_bytes() -> None:

@@ -19,7 +19,7 @@ from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.search.clock import Clock
 from meshwright.search.instance import make_instance
 from meshwright.search.method.pipeline.attempt import Task, TrialContext, attempt
-from meshwright.search.method.pipeline.candidate import Candidate, Cut, suited_kinds
+from meshwright.search.method.pipeline.candidate import Candidate, StageCut, suited_kinds
 from meshwright.search.method.pipeline.estimate import Estimator
 from meshwright.search.method.pipeline.microbatch_price import Prices
 from meshwright.search.method.pipeline.trial import CandidateTrials
@@ -64,7 +64,7 @@ def two_stages(graph: Graph) -> list[Candidate]:
     layer = np.array([int(name[1:]) for name in graph.op_names])
     found = []
     for first in range(1, COUNT):
-        cut = Cut.of(graph, (layer >= first).astype(np.int32))
+        cut = StageCut.of(graph, (layer >= first).astype(np.int32))
         for homes in (((0,), (1,)), ((0, 1), (2, 3)), ((0,), (1, 2)), ((2, 0, 1), (3,))):
             for count in (1, 2):
                 found += [

@@ -24,8 +24,7 @@ from meshwright.search.bound.work import memory_bound
 from meshwright.search.clock import Clock
 from meshwright.search.instance import make_instance
 from meshwright.search.method import table
-from meshwright.search.method.mcmc.mcmc import MetropolisWalk
-from meshwright.search.method.mcmc.walk import propose_moves
+from meshwright.search.method.mcmc import MetropolisWalk, propose_moves
 from meshwright.search.method.metis import partition_units
 from meshwright.search.method.name import BASELINES, METHODS, SEARCHES
 from meshwright.search.portfolio import find_plan, search_by
@@ -245,7 +244,7 @@ def test_ctrl_c_ends_mcmc_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) 
             raise KeyboardInterrupt
         propose_moves(*arguments)
 
-    monkeypatch.setattr("meshwright.search.method.mcmc.mcmc.propose_moves", interrupted)
+    monkeypatch.setattr("meshwright.search.method.mcmc.propose_moves", interrupted)
     answer = mcmc(read_shipped("unet"), find_cluster("a100-80-x4"))
     assert answer.plan is not None
     assert answer.stop is Stop.INTERRUPTED

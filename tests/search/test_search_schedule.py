@@ -19,7 +19,7 @@ from meshwright.search.instance import (
     mean_type_seconds,
     placement_plan,
 )
-from meshwright.search.method.mcmc.mcmc import MetropolisWalk
+from meshwright.search.method.mcmc import MetropolisWalk
 from meshwright.search.order.heft import schedule_heft
 from meshwright.search.order.list_schedule import ListSchedule, longest_path, order_seconds
 from meshwright.simulate.simulate import simulate

@@ -114,27 +114,22 @@ def attention_backward(
 
 
 def attend_backward(
-    choose: Callable[[Attended], KernelChoice],
-    gradient: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    made: Tensor,
-    log_sum: Tensor,
-    *rest: Any,
+    choose: Callable[[Attended], KernelChoice], *given: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What `attention_backward` makes of these arguments, by a kernel of one's choice."""
-    mask, dropout, is_causal, scale = rest
+    gradient, query, key, value, made, log_sum, mask, dropout, is_causal, scale = given
     _refuse_dropout(dropout)
-    given = Attended(query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale)
-    choice = choose(given)
+    attended = Attended(
+        query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale
+    )
+    choice = choose(attended)
     if choice.kernel is None:
         inputs = (query, key, value)
         return attend_dropping_backward(
             inputs, gradient, made, log_sum, mask, None, is_causal, scale
         )
-    given = _repeat_heads(given) if choice.repeats else given
-    first, second, third = choice.kernel.backward(given, gradient, made, log_sum)
+    attended = _repeat_heads(attended) if choice.repeats else attended
+    first, second, third = choice.kernel.backward(attended, gradient, made, log_sum)
     return _laid_out(first, query), _gathered(second, key), _gathered(third, value)
 
 
@@ -167,15 +162,13 @@ def attend_dropping_backward(
     )
 
 
-@attention_backward.register_fake
-def _(
-    gradient: Tensor,  # noqa: ARG001
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *_: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return empty_heads(query), empty_heads(key), empty_heads(value)
+def empty_gradients(_: Tensor, /, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Room for the gradients of query, key and value, which are the first of the inputs."""
+    query, key, value = map(empty_heads, inputs[:3])
+    return query, key, value
+
+
+attention_backward.register_fake(empty_gradients)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

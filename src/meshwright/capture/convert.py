@@ -271,16 +271,7 @@ class _Converter:
     def _find_groups(self) -> list[int]:
         """Kernels that share a parameter, its gradient, its optimiser state or a buffer's copy."""
         sets = DisjointSets(range(len(self.small.kernels)))
-        tied = set()
-        for members in map(self._with_makers, chain.from_iterable(self.copies)):
-            tied.update(members)
-            for member in members[1:]:
-                sets.join(member, members[0])
-        numbers: dict[int, int] = {}
-        return [
-            numbers.setdefault(root, len(numbers)) if k in tied else -1
-            for k, root in enumerate(sets.roots())
-        ]
+        return sets.number_groups(map(self._with_makers, chain.from_iterable(self.copies)))
 
     def _with_makers(self, readers: Sequence[int]) -> list[int]:
         """Who reads state, and who makes the gradients for its updates."""

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cli.cluster_summary import check_cluster, list_devices
 from meshwright.cli.console import print_json, print_line
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.machine import load_cluster_here, remark_cpu
 from meshwright.cli.schema import show_schema
 from meshwright.cli.sheet import print_table
+from meshwright.cli.summary.cluster import check_cluster, list_devices
 from meshwright.cluster.catalogue import list_clusters
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.level import levels

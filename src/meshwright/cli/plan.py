@@ -12,7 +12,6 @@ from typing import Any
 from meshwright.api import load_graph, open_engine, simulate
 from meshwright.cli.commands import next_commands
 from meshwright.cli.console import make_console, print_json, print_line
-from meshwright.cli.device_summary import Detail
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder, write_folder
 from meshwright.cli.interrupt import held_interrupt, noticed_interrupt
@@ -20,7 +19,8 @@ from meshwright.cli.machine import load_cluster_here, remark_cpu
 from meshwright.cli.parser.degrees import LIMITS
 from meshwright.cli.parser.plan import PIPELINE_OPTIONS, QUICKP_OPTIONS
 from meshwright.cli.progress import shown_progress
-from meshwright.cli.summary import show_answer
+from meshwright.cli.summary.answer import show_answer
+from meshwright.cli.summary.device import Detail
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.execute.runnable import find_obstacle, why_untrained

@@ -6,14 +6,14 @@ from typing import Any
 
 from meshwright.api import load_graph, simulate
 from meshwright.cli.console import make_console, print_json
-from meshwright.cli.device_summary import Detail
 from meshwright.cli.document import timeline_document
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.machine import load_cluster_here, remark_cpu
 from meshwright.cli.parser.degrees import DEGREES
 from meshwright.cli.plan_folder import GRAPH_FILE, beside_plan, read_cluster_beside, read_plan
 from meshwright.cli.progress import shown_progress
-from meshwright.cli.summary import show_simulation
+from meshwright.cli.summary.answer import show_simulation
+from meshwright.cli.summary.device import Detail
 from meshwright.errors import InputError
 from meshwright.export.perfetto.trace import write_trace
 from meshwright.message import remark, say

@@ -12,6 +12,7 @@ from msgspec import Meta
 from meshwright.cluster.kind import KINDS, PLAIN
 from meshwright.cluster.part import MAX_DEVICES
 from meshwright.files import Name
+from meshwright.form import about, constant
 from meshwright.units import BYTES_PATTERN, FLOPS_PATTERN, MAX_TEXT, RATE_PATTERN, SECONDS_PATTERN
 
 FORMAT = "meshwright.cluster"
@@ -42,13 +43,9 @@ _Count = Annotated[int, Meta(ge=1, le=MAX_DEVICES)]
 _Counted = r"^\s*([0-9]+\s*[xX*\u00d7]\s*)?"
 """Before what there are several of: '8 x '."""
 
-_Format = Annotated[
-    str, Meta(description=f"Always {FORMAT}.", extra_json_schema={"const": FORMAT})
-]  # fmt: skip
-_Version = Annotated[
-    int, Meta(description=f"Always {VERSION}.", extra_json_schema={"const": VERSION})
-]  # fmt: skip
-_Label = Annotated[Name, Meta(description="What plans and reports call the cluster.")]
+_Format = Annotated[str, constant(FORMAT)]
+_Version = Annotated[int, constant(VERSION)]
+_Label = Annotated[Name, about("What plans and reports call the cluster.")]
 
 
 class TypeDocument(msgspec.Struct, forbid_unknown_fields=True):
@@ -63,53 +60,38 @@ class TypeDocument(msgspec.Struct, forbid_unknown_fields=True):
             extra_json_schema={"required": ["fp32"]},
         ),
     ]
-    memory_bytes: Annotated[Bytes, Meta(description="Memory that programs can use.")]
-    memory_bytes_per_second: Annotated[Rate, Meta(description="Bandwidth of the memory.")]
+    memory_bytes: Annotated[Bytes, about("Memory that programs can use.")]
+    memory_bytes_per_second: Annotated[Rate, about("Bandwidth of the memory.")]
     library_bytes: Annotated[
-        Bytes, Meta(description="Memory that libraries keep for themselves once they are used.")
+        Bytes, about("Memory that libraries keep for themselves once they are used.")
     ] = 0
     is_asynchronous: Annotated[
-        bool,
-        Meta(description="Whether hosts launch kernels ahead of time; false for a CPU."),
+        bool, about("Whether hosts launch kernels ahead of time; false for a CPU.")
     ] = True
     call_seconds: Annotated[
         Seconds,
-        Meta(
-            description="What each call of a kernel takes besides its work, where is_asynchronous "
-            "is false."
-        ),
+        about("What each call of a kernel takes besides its work, where is_asynchronous is false."),
     ] = 0
-    source: Annotated[
-        str, Meta(max_length=4096, description="The data sheet that the figures are from.")
-    ] = ""
+    source: Annotated[str, about("The data sheet that the figures are from.", max_length=4096)] = ""
 
 
 class DeviceDocument(msgspec.Struct, forbid_unknown_fields=True):
     """One accelerator."""
 
-    name: Annotated[Name, Meta(description="Its name, which no other node has.")]
-    type: Annotated[
-        Name,
-        Meta(description="One of `types`, or of `meshwright cluster list --devices`."),
-    ]
-    host: Annotated[Name, Meta(description="The host that holds it; naming it makes it.")]
-    memory_bytes: Annotated[
-        Bytes | None, Meta(description="Its memory; by default its type's.")
-    ] = None
+    name: Annotated[Name, about("Its name, which no other node has.")]
+    type: Annotated[Name, about("One of `types`, or of `meshwright cluster list --devices`.")]
+    host: Annotated[Name, about("The host that holds it; naming it makes it.")]
+    memory_bytes: Annotated[Bytes | None, about("Its memory; by default its type's.")] = None
 
 
 class LinkDocument(msgspec.Struct, forbid_unknown_fields=True):
     """One direction of one connection between two nodes: devices, hosts or switches."""
 
-    source: Annotated[Name, Meta(description="The node where it begins.")]
-    target: Annotated[Name, Meta(description="The node where it ends.")]
-    bytes_per_second: Annotated[Rate, Meta(description="Bandwidth of this direction.")]
-    latency_seconds: Annotated[
-        Seconds, Meta(description="Time until the first byte has passed.")
-    ] = 0.0
-    both_ways: Annotated[
-        bool, Meta(description="Whether it stands for a second link back, alike.")
-    ] = False
+    source: Annotated[Name, about("The node where it begins.")]
+    target: Annotated[Name, about("The node where it ends.")]
+    bytes_per_second: Annotated[Rate, about("Bandwidth of this direction.")]
+    latency_seconds: Annotated[Seconds, about("Time until the first byte has passed.")] = 0.0
+    both_ways: Annotated[bool, about("Whether it stands for a second link back, alike.")] = False
     kind: Annotated[
         Name,
         Meta(
@@ -123,42 +105,39 @@ class LinkDocument(msgspec.Struct, forbid_unknown_fields=True):
 class TableDocument(msgspec.Struct, forbid_unknown_fields=True):
     """Measured times of a collective among devices of one type in one host."""
 
-    collective: Annotated[Name, Meta(description="Which one, e.g. all_reduce.")]
-    device_type: Annotated[Name, Meta(description="The type of all of its devices.")]
+    collective: Annotated[Name, about("Which one, e.g. all_reduce.")]
+    device_type: Annotated[Name, about("The type of all of its devices.")]
     num_devices: Annotated[
         int, Meta(ge=-(2**62), le=2**62, description="How many devices took part.")
     ]
-    sizes_bytes: Annotated[list[Bytes], _Short, Meta(description="Message sizes, rising.")]
-    seconds: Annotated[list[Seconds], _Short, Meta(description="The time of each size.")]
+    sizes_bytes: Annotated[list[Bytes], _Short, about("Message sizes, rising.")]
+    seconds: Annotated[list[Seconds], _Short, about("The time of each size.")]
 
 
 class InterfaceDocument(msgspec.Struct, forbid_unknown_fields=True):
     """What a host calls its interface to a switch."""
 
-    host: Annotated[Name, Meta(description="The host.")]
+    host: Annotated[Name, about("The host.")]
     switch: Annotated[
         Name,
-        Meta(
-            description="The switch; in the short form a rack's name, `switch` without racks, and "
+        about(
+            "The switch; in the short form a rack's name, `switch` without racks, and "
             "`<host>.nic0` and so on for several NICs of a host."
         ),
     ]
-    name: Annotated[Name, Meta(description="The interface on the host, e.g. eth0.")]
-    address: Annotated[Name, Meta(description="Its IP address, with or without prefix length.")]
-    bridge: Annotated[
-        Name, Meta(description="The Open vSwitch bridge that it is a port of, if any.")
-    ] = ""
+    name: Annotated[Name, about("The interface on the host, e.g. eth0.")]
+    address: Annotated[Name, about("Its IP address, with or without prefix length.")]
+    bridge: Annotated[Name, about("The Open vSwitch bridge that it is a port of, if any.")] = ""
 
 
 _Types = Annotated[
-    dict[Name, TypeDocument],
-    Meta(max_length=MAX_GROUPS, description="Device types of this file, by name."),
+    dict[Name, TypeDocument], about("Device types of this file, by name.", max_length=MAX_GROUPS)
 ]
 _Interfaces = Annotated[
     list[InterfaceDocument],
-    Meta(
+    about(
+        "What hosts call their interfaces, for all of them; by default eth0, eth1, ...",
         max_length=MAX_NODES,
-        description="What hosts call their interfaces, for all of them; by default eth0, eth1, ...",
     ),
 ]
 
@@ -169,27 +148,23 @@ class LongDocument(msgspec.Struct, forbid_unknown_fields=True):
     format: _Format
     version: _Version
     name: _Label
-    devices: Annotated[
-        list[DeviceDocument], Meta(max_length=MAX_DEVICES, description="All devices.")
-    ]
+    devices: Annotated[list[DeviceDocument], about("All devices.", max_length=MAX_DEVICES)]
     types: _Types = {}
-    switches: Annotated[
-        list[Name], Meta(max_length=MAX_NODES, description="Names of all switches.")
-    ] = []
-    links: Annotated[list[LinkDocument], Meta(description="All links.")] = []
+    switches: Annotated[list[Name], about("Names of all switches.", max_length=MAX_NODES)] = []
+    links: Annotated[list[LinkDocument], about("All links.")] = []
     devices_relay: Annotated[
-        bool, Meta(description="Whether devices forward traffic of others (mesh and torus).")
+        bool, about("Whether devices forward traffic of others (mesh and torus).")
     ] = False
     hop_bytes_per_second: Annotated[
         list[Rate],
         _Short,
-        Meta(
-            description="Bandwidth of a route by its number of links, the last for that many or "
+        about(
+            "Bandwidth of a route by its number of links, the last for that many or "
             "more; by default a route is as wide as its narrowest link."
         ),
     ] = []
     tables: Annotated[
-        list[TableDocument], _Short, Meta(description="Measured collectives.")
+        list[TableDocument], _Short, about("Measured collectives.")
     ] = []  # fmt: skip
     interfaces: _Interfaces = []
 
@@ -211,43 +186,40 @@ class HostDocument(msgspec.Struct, forbid_unknown_fields=True):
             },
         ),
     ]
-    count: Annotated[_Count, Meta(description="How many such hosts there are.")] = 1
+    count: Annotated[_Count, about("How many such hosts there are.")] = 1
     name: Annotated[
         Name | None,
-        Meta(
-            description="Their name, numbered where it stands for several; by default host0, "
-            "host1, ..."
-        ),
+        about("Their name, numbered where it stands for several; by default host0, host1, ..."),
     ] = None
     nics: Annotated[
         Quantity | None,
-        Meta(
-            description="Number and rate, each way, of each host's network interfaces. As many as "
+        about(
+            "Number and rate, each way, of each host's network interfaces. As many as "
             "devices that NVLink joins to all others, or more: shared out, each device having its "
             "own; fewer: the host's, of which a transfer takes one. Needed where there are several "
-            "hosts.",
+            "hosts."
         ),
         _text("bytes a second", _Counted + RATE_PATTERN[1:], "8 x 400 Gb/s", "25 Gb/s"),
     ] = None
     nvlink: Annotated[
         Quantity | None,
-        Meta(
-            description="Rate, each way, at which a device reaches the switch of NVLink (Infinity "
+        about(
+            "Rate, each way, at which a device reaches the switch of NVLink (Infinity "
             "Fabric, ...) that it shares with the host's others of its type; 'none' for no such "
-            "links. By default as its type's data sheet has them.",
+            "links. By default as its type's data sheet has them."
         ),
         _text("bytes a second", f"^none$|{RATE_PATTERN}", "450 GB/s", "none"),
     ] = None
     pcie: Annotated[
         Rate | None,
-        Meta(
-            description="Rate, each way, between a device and its host over PCIe; by default that "
+        about(
+            "Rate, each way, between a device and its host over PCIe; by default that "
             "of its type's generation, 22 GB/s (generation 4) for types of this file."
         ),
     ] = None
     latency: Annotated[
         Seconds | None,
-        Meta(description="From device to device in the host; by default 1.9 us by NVLink, "
+        about("From device to device in the host; by default 1.9 us by NVLink, "
              "2.5 us by PCIe. What NCCL's steps take is in proportion to it."),
     ] = None  # fmt: skip
 
@@ -259,11 +231,11 @@ class RackDocument(msgspec.Struct, forbid_unknown_fields=True):
     """Some racks that are alike: hosts on one switch, which has a link to a spine."""
 
     hosts: Annotated[_Hosts, Meta(description="The hosts of each rack.", min_length=1)]
-    count: Annotated[_Count, Meta(description="How many such racks there are.")] = 1
+    count: Annotated[_Count, about("How many such racks there are.")] = 1
     name: Annotated[
         Name | None,
-        Meta(
-            description="Their switch's name, numbered where it stands for several; by default "
+        about(
+            "Their switch's name, numbered where it stands for several; by default "
             "rack0, rack1, ..."
         ),
     ] = None
@@ -276,7 +248,7 @@ class RackDocument(msgspec.Struct, forbid_unknown_fields=True):
     ] = None
     uplink: Annotated[
         Rate | None,
-        Meta(description="Rate, each way, of a rack's link upwards, in place of oversubscription."),
+        about("Rate, each way, of a rack's link upwards, in place of oversubscription."),
     ] = None
 
 
@@ -287,8 +259,7 @@ class HostsDocument(msgspec.Struct, forbid_unknown_fields=True):
     version: _Version = VERSION
     name: _Label = "cluster"
     hosts: Annotated[
-        _Hosts,
-        Meta(description="The hosts, all on one switch.", extra_json_schema={"minItems": 1}),
+        _Hosts, Meta(description="The hosts, all on one switch.", extra_json_schema={"minItems": 1})
     ] = []
     racks: Annotated[
         list[RackDocument],
@@ -298,13 +269,13 @@ class HostsDocument(msgspec.Struct, forbid_unknown_fields=True):
     types: _Types = {}
     network_latency: Annotated[
         Seconds,
-        Meta(
-            description="Between hosts on one switch, from NIC to NIC; what NCCL's steps take is "
+        about(
+            "Between hosts on one switch, from NIC to NIC; what NCCL's steps take is "
             "in proportion to it."
         ),
     ] = "4 us"
     switch_latency: Annotated[
-        Seconds, Meta(description="Added by each link between switches, two from rack to rack.")
+        Seconds, about("Added by each link between switches, two from rack to rack.")
     ] = "0.3 us"
     interfaces: _Interfaces = []
 
@@ -314,13 +285,11 @@ class BuilderDocument(msgspec.Struct, forbid_unknown_fields=True):
 
     format: _Format
     version: _Version
-    build: Annotated[
-        Name, Meta(description="The name of a function of `meshwright.cluster.build`.")
-    ]
+    build: Annotated[Name, about("The name of a function of `meshwright.cluster.build`.")]
     arguments: Annotated[
-        dict[Name, msgspec.Raw], Meta(description="Its arguments; quantities may have units.")
+        dict[Name, msgspec.Raw], about("Its arguments; quantities may have units.")
     ] = {}
     name: Annotated[
-        Name | None, Meta(description="What plans and reports call the cluster.")
+        Name | None, about("What plans and reports call the cluster.")
     ] = None  # fmt: skip
     interfaces: _Interfaces = []

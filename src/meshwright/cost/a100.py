@@ -23,7 +23,7 @@ and 67%.
 
 from dataclasses import replace
 
-from meshwright.cost.curve import AttentionCurve, Grid, Kind, MatmulCurve, Roof
+from meshwright.cost.curve import AttentionCurve, Grid, Math, MatmulCurve, Roof
 from meshwright.cost.h200 import H200
 
 _CLOCK = 1305 / 1410
@@ -43,8 +43,8 @@ _FORWARD_SCORES, _BACKWARD_SCORES, _RANDOM_BITS = 2 / 3, 0.73, 0.5
 """What a score and its random number cost in terms of products, over what they cost an H200."""
 
 
-def _attention(curve: AttentionCurve, kind: Kind) -> AttentionCurve:
-    scores = _FORWARD_SCORES if kind <= Kind.MASKED_ATTENTION else _BACKWARD_SCORES
+def _attention(curve: AttentionCurve, kind: Math) -> AttentionCurve:
+    scores = _FORWARD_SCORES if kind <= Math.MASKED_ATTENTION else _BACKWARD_SCORES
     return replace(
         curve,
         share=curve.share * _CLOCK,

@@ -11,7 +11,7 @@ from enum import IntEnum
 Tiles = tuple[tuple[int, int], ...]
 
 
-class Kind(IntEnum):
+class Math(IntEnum):
     """What kind of kernel multiplies; backward attention makes the scores anew, unless they were
     stored because no fused kernel takes what it is given.
 
@@ -168,12 +168,12 @@ class Calibration:
     multiprocessors: int
     matmul: Mapping[tuple[str, bool], MatmulCurve]
     """By precision, and whether rows start at multiples of 16 bytes."""
-    convolution: Mapping[tuple[str, Kind, bool], ConvolutionCurve]
+    convolution: Mapping[tuple[str, Math, bool], ConvolutionCurve]
     """By precision, direction, and whether planes are used as they lie.
 
     One curve for both gradients of a backward, under the kind of the weight's.
     """
-    depthwise: Mapping[tuple[str, Kind, bool], DepthwiseCurve]
+    depthwise: Mapping[tuple[str, Math, bool], DepthwiseCurve]
     """By precision, kind, and whether channels lie side by side; each gradient has its own."""
-    attention: Mapping[tuple[str, Kind], AttentionCurve]
-    stored: Mapping[Kind, StoredCurve]
+    attention: Mapping[tuple[str, Math], AttentionCurve]
+    stored: Mapping[Math, StoredCurve]

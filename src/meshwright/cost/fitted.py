@@ -16,7 +16,7 @@ from meshwright.array import Bools, Floats
 from meshwright.cluster.cluster import DeviceType
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cost.a100 import A100
-from meshwright.cost.curve import Calibration, Kind, Stream
+from meshwright.cost.curve import Calibration, Math, Stream
 from meshwright.cost.h200 import H200
 from meshwright.cost.multiplication import Products
 from meshwright.cost.product import ITEM_BYTES, product_seconds
@@ -27,23 +27,23 @@ _BIASED = "biased_"
 _DROPS = "dropout_"
 _LAST = "channels_last_"
 KINDS = {
-    "mm": Kind.MATMUL,
-    "addmm": Kind.MATMUL,
-    "bmm": Kind.MATMUL,
-    "baddbmm": Kind.MATMUL,
-    "_grouped_mm": Kind.MATMUL,
-    "_scaled_mm": Kind.MATMUL,
-    "convolution": Kind.CONVOLUTION,
-    "convolution_backward": Kind.CONVOLUTION_BACKWARD,
-    "input_convolution_backward": Kind.INPUT_CONVOLUTION_BACKWARD,
-    "attention": Kind.ATTENTION,
-    "causal_attention": Kind.CAUSAL_ATTENTION,
-    "masked_attention": Kind.MASKED_ATTENTION,
-    "attention_backward": Kind.ATTENTION_BACKWARD,
-    "causal_attention_backward": Kind.CAUSAL_ATTENTION_BACKWARD,
-    "masked_attention_backward": Kind.MASKED_ATTENTION_BACKWARD,
-    "stored_attention": Kind.STORED_ATTENTION,
-    "stored_attention_backward": Kind.STORED_ATTENTION_BACKWARD,
+    "mm": Math.MATMUL,
+    "addmm": Math.MATMUL,
+    "bmm": Math.MATMUL,
+    "baddbmm": Math.MATMUL,
+    "_grouped_mm": Math.MATMUL,
+    "_scaled_mm": Math.MATMUL,
+    "convolution": Math.CONVOLUTION,
+    "convolution_backward": Math.CONVOLUTION_BACKWARD,
+    "input_convolution_backward": Math.INPUT_CONVOLUTION_BACKWARD,
+    "attention": Math.ATTENTION,
+    "causal_attention": Math.CAUSAL_ATTENTION,
+    "masked_attention": Math.MASKED_ATTENTION,
+    "attention_backward": Math.ATTENTION_BACKWARD,
+    "causal_attention_backward": Math.CAUSAL_ATTENTION_BACKWARD,
+    "masked_attention_backward": Math.MASKED_ATTENTION_BACKWARD,
+    "stored_attention": Math.STORED_ATTENTION,
+    "stored_attention_backward": Math.STORED_ATTENTION_BACKWARD,
 }
 CALIBRATIONS: dict[str, Calibration] = {"a100-40": A100, "a100-80": A100}
 """Device types whose products have curves of their own; all others follow the H200's."""
@@ -182,7 +182,7 @@ def _bias_bytes(graph: Graph, samples: float, chosen: Any, kinds: npt.NDArray[np
     )
     names, codes = graph.precision_codes
     sizes = np.array([float(ITEM_BYTES.get(name, 4)) for name in names])
-    times = np.where(kinds[chosen] == Kind.CONVOLUTION, 2.0, 1.0)
+    times = np.where(kinds[chosen] == Math.CONVOLUTION, 2.0, 1.0)
     bytes_moved: Floats = times * results * sizes[codes[chosen]]
     return bytes_moved
 

@@ -1,195 +1,48 @@
-"""How an H200's kernels multiply matrices, fitted to measurements: data, no code.
+"""How an H200's kernels multiply matrices, fitted to measurements: `h200.json`, read.
 
-Made by
-    python benchmarks/calibrate.py fit \\
-        --sweeps \\
-        benchmarks/results/2026-11-15-sweep-h200.jsonl.gz \\
-        benchmarks/results/2026-11-18-sweep-h200.jsonl.gz \\
-        --models \\
-        benchmarks/results/2026-11-15-fidelity-h200.jsonl.gz \\
-        benchmarks/results/2026-11-15-fidelity-h200-2.jsonl.gz \\
-        benchmarks/results/2026-11-15-halves-h200.jsonl.gz \\
-        benchmarks/results/2026-11-18-fidelity-h200.jsonl.gz \\
-        -o src/meshwright/cost/h200.py
-from a sweep of 2026-11-15 on an NVIDIA H200 with torch 2.11.
-`benchmarks/calibrate.py` says how well it fits; fields are explained in `curve.py`.
+The file says what has made it, of which sweep. `benchmarks/calibrate.py` says how well it fits;
+fields are explained in `curve.py`.
 """
+
+from pathlib import Path
+
+import msgspec
 
 from meshwright.cost.curve import (
     AttentionCurve,
     Calibration,
     ConvolutionCurve,
     DepthwiseCurve,
-    Grid,
-    Kind,
+    Math,
     MatmulCurve,
-    Roof,
     StoredCurve,
 )
 
-# fmt: off
-H200 = Calibration(
-    multiprocessors=132,
-    matmul={
-        ("bf16", False): MatmulCurve(grid=Grid(tiles=((128, 128), (64, 64)), shares=(0.4374,
-            0.4029), rounding=0.7558, prologue=155.5, split_bytes=177.8), roof=Roof(memory=0.9953,
-            sharpness=1.047, launch_seconds=5.157e-06), misaligned=(1.752, 1.603, 3.333)),
-        ("bf16", True): MatmulCurve(grid=Grid(tiles=((64, 64),), shares=(0.8129,), rounding=0.4725,
-            prologue=125.8, split_bytes=95.07), roof=Roof(memory=1.307, sharpness=3.704,
-            launch_seconds=4.994e-06), misaligned=(1.5, 1.5, 2)),
-        ("tf32", False): MatmulCurve(grid=Grid(tiles=((128, 128), (64, 64)), shares=(0.4553,
-            0.4281), rounding=0.8331, prologue=94.45, split_bytes=73.47), roof=Roof(memory=0.9597,
-            sharpness=1.052, launch_seconds=6.225e-06), misaligned=(1.628, 1.942, 2)),
-        ("tf32", True): MatmulCurve(grid=Grid(tiles=((128, 128), (64, 64)), shares=(0.7437, 0.4242),
-            rounding=0.9883, prologue=95.35, split_bytes=67.75), roof=Roof(memory=1.248,
-            sharpness=2.727, launch_seconds=6.337e-06), misaligned=(1.5, 1.5, 2)),
-        ("fp32", False): MatmulCurve(grid=Grid(tiles=((128, 128), (64, 64)), shares=(0.6413,
-            0.9332), rounding=0.4019, prologue=18.28, split_bytes=143.4), roof=Roof(memory=2.306,
-            sharpness=88.04, launch_seconds=6.748e-06), misaligned=(1.251, 1.256, 2)),
-        ("fp32", True): MatmulCurve(grid=Grid(tiles=((128, 128), (64, 32)), shares=(0.764, 0.6422),
-            rounding=0.3838, prologue=16.06, split_bytes=10.9), roof=Roof(memory=0.9145,
-            sharpness=1.226, launch_seconds=9.147e-06), misaligned=(1.5, 1.5, 2)),
-    },
-    convolution={
-        ("bf16", Kind.CONVOLUTION, False): ConvolutionCurve(grid=Grid(tiles=((128, 128), (64, 64)),
-            shares=(0.7695, 0.5281), rounding=0.6511, prologue=146.8, split_bytes=3106),
-            roof=Roof(memory=3.78, sharpness=1.016, launch_seconds=1.702e-05), misaligned=16.18,
-            misaligned_memory=1.103, taps_power=0.07666),
-        ("bf16", Kind.CONVOLUTION, True): ConvolutionCurve(grid=Grid(tiles=((128, 128), (64, 64)),
-            shares=(0.6, 0.8615), rounding=0.2783, prologue=134.5, split_bytes=4.754),
-            roof=Roof(memory=1.166, sharpness=2.828, launch_seconds=5.655e-06), misaligned=1.4,
-            misaligned_memory=1.4, taps_power=0.05),
-        ("tf32", Kind.CONVOLUTION, False): ConvolutionCurve(grid=Grid(tiles=((128, 128), (64, 64)),
-            shares=(0.6737, 0.3537), rounding=0.1725, prologue=1.135, split_bytes=1437),
-            roof=Roof(memory=2.356, sharpness=1.008, launch_seconds=1.784e-05), misaligned=5.468,
-            misaligned_memory=1.019, taps_power=0.00302),
-        ("tf32", Kind.CONVOLUTION, True): ConvolutionCurve(grid=Grid(tiles=((128, 128), (64, 64)),
-            shares=(0.4712, 0.3428), rounding=0.8361, prologue=78.21, split_bytes=15.68),
-            roof=Roof(memory=1.091, sharpness=5.279, launch_seconds=7.995e-06), misaligned=1.4,
-            misaligned_memory=1.4, taps_power=0.05),
-        ("fp32", Kind.CONVOLUTION, False): ConvolutionCurve(grid=Grid(tiles=((128, 128), (128, 32),
-            (64, 64)), shares=(0.5742, 0.3957, 0.4898), rounding=0.7466, prologue=0.262,
-            split_bytes=1.866e+04), roof=Roof(memory=1.085, sharpness=4.773,
-            launch_seconds=1.483e-05), misaligned=1.587, misaligned_memory=3.204,
-            taps_power=0.004623, transform_share=0.4145, transform_memory=6.765),
-        ("fp32", Kind.CONVOLUTION, True): ConvolutionCurve(grid=Grid(tiles=((128, 128), (128, 32),
-            (64, 64)), shares=(0.5515, 0.4796, 0.4871), rounding=0.6584, prologue=11.19,
-            split_bytes=75.76), roof=Roof(memory=3.268, sharpness=40.2, launch_seconds=1.442e-05),
-            misaligned=1.4, misaligned_memory=1.4, taps_power=0.05),
-        ("bf16", Kind.CONVOLUTION_BACKWARD, False): ConvolutionCurve(grid=Grid(tiles=((128, 128),
-            (64, 64)), shares=(0.9473, 0.3444), rounding=0.4205, prologue=83.28, split_bytes=14.42),
-            roof=Roof(memory=5.017, sharpness=1.206, launch_seconds=2.107e-05), misaligned=1.094,
-            misaligned_memory=3.216, taps_power=0.1879, data_share=0.7386, data_taps_power=0.004766,
-            data_memory=0.8631),
-        ("bf16", Kind.CONVOLUTION_BACKWARD, True): ConvolutionCurve(grid=Grid(tiles=((128, 128),
-            (64, 64)), shares=(0.5969, 0.3807), rounding=0.9454, prologue=31.51, split_bytes=30.75),
-            roof=Roof(memory=1.349, sharpness=8.763, launch_seconds=1.482e-05), misaligned=1.4,
-            misaligned_memory=1.4, taps_power=0.05, data_share=0.9821, data_taps_power=0.05,
-            data_memory=0.7063),
-        ("tf32", Kind.CONVOLUTION_BACKWARD, False): ConvolutionCurve(grid=Grid(tiles=((128, 128),
-            (64, 64)), shares=(0.6859, 0.4154), rounding=0.0533, prologue=4.579, split_bytes=38.31),
-            roof=Roof(memory=3.49, sharpness=1.008, launch_seconds=2.628e-05), misaligned=1.025,
-            misaligned_memory=1.186, taps_power=0.2531, data_share=0.9931, data_taps_power=0.001815,
-            data_memory=0.7387),
-        ("tf32", Kind.CONVOLUTION_BACKWARD, True): ConvolutionCurve(grid=Grid(tiles=((128, 128),
-            (64, 64)), shares=(0.3759, 0.2523), rounding=0.3479, prologue=31.37, split_bytes=27.39),
-            roof=Roof(memory=1.312, sharpness=14.7, launch_seconds=1.387e-05), misaligned=1.4,
-            misaligned_memory=1.4, taps_power=0.05, data_share=0.9659, data_taps_power=0.05,
-            data_memory=0.8688),
-        ("fp32", Kind.CONVOLUTION_BACKWARD, False): ConvolutionCurve(grid=Grid(tiles=((128, 128),
-            (64, 64)), shares=(0.5016, 0.5016), rounding=0.7043, prologue=23.71, split_bytes=417.6),
-            roof=Roof(memory=1.94, sharpness=1.422, launch_seconds=1.775e-05), misaligned=1.002,
-            misaligned_memory=1.015, taps_power=0.001502, data_share=0.9941,
-            data_taps_power=0.0009302, data_memory=1.998, transform_share=3.877,
-            transform_memory=14.99, data_transform_share=0.8516, data_transform_memory=0.1516),
-        ("fp32", Kind.CONVOLUTION_BACKWARD, True): ConvolutionCurve(grid=Grid(tiles=((128, 128),
-            (64, 64)), shares=(0.4239, 0.4239), rounding=0.07177, prologue=20.42,
-            split_bytes=325.9), roof=Roof(memory=3.888, sharpness=1.167, launch_seconds=7.256e-06),
-            misaligned=1.4, misaligned_memory=1.4, taps_power=0.05, data_share=0.9183,
-            data_taps_power=0.05, data_memory=0.1621),
-    },
-    depthwise={
-        ("fp32", Kind.CONVOLUTION, False): DepthwiseCurve(share=0.04955, memory=1.716,
-            launch_seconds=5.651e-06),
-        ("fp32", Kind.CONVOLUTION, True): DepthwiseCurve(share=0.1314, memory=3.912,
-            launch_seconds=1.514e-05),
-        ("tf32", Kind.CONVOLUTION, False): DepthwiseCurve(share=0.00634, memory=1.337,
-            launch_seconds=7.024e-06),
-        ("tf32", Kind.CONVOLUTION, True): DepthwiseCurve(share=0.03063, memory=6.844,
-            launch_seconds=1.391e-05),
-        ("bf16", Kind.CONVOLUTION, False): DepthwiseCurve(share=0.00293, memory=2.506,
-            launch_seconds=4.104e-06),
-        ("bf16", Kind.CONVOLUTION, True): DepthwiseCurve(share=0.02106, memory=3.666,
-            launch_seconds=1.22e-05),
-        ("fp32", Kind.CONVOLUTION_BACKWARD, False): DepthwiseCurve(share=0.0224, memory=0.4761,
-            launch_seconds=3.096e-05),
-        ("fp32", Kind.CONVOLUTION_BACKWARD, True): DepthwiseCurve(share=0.004364, memory=1.048,
-            launch_seconds=1.82e-07),
-        ("tf32", Kind.CONVOLUTION_BACKWARD, False): DepthwiseCurve(share=0.002913, memory=0.07621,
-            launch_seconds=4.279e-05),
-        ("tf32", Kind.CONVOLUTION_BACKWARD, True): DepthwiseCurve(share=0.0007544, memory=1.285,
-            launch_seconds=3.88e-07),
-        ("bf16", Kind.CONVOLUTION_BACKWARD, False): DepthwiseCurve(share=0.001425, memory=0.09156,
-            launch_seconds=4.673e-05),
-        ("bf16", Kind.CONVOLUTION_BACKWARD, True): DepthwiseCurve(share=0.01006, memory=1.389,
-            launch_seconds=1.44e-05),
-        ("fp32", Kind.INPUT_CONVOLUTION_BACKWARD, False): DepthwiseCurve(share=0.04559,
-            memory=6.755, launch_seconds=5.854e-06),
-        ("fp32", Kind.INPUT_CONVOLUTION_BACKWARD, True): DepthwiseCurve(share=0.1239, memory=3.619,
-            launch_seconds=1.292e-05),
-        ("tf32", Kind.INPUT_CONVOLUTION_BACKWARD, False): DepthwiseCurve(share=0.006119,
-            memory=7.022, launch_seconds=5.306e-06),
-        ("tf32", Kind.INPUT_CONVOLUTION_BACKWARD, True): DepthwiseCurve(share=0.04352, memory=7.976,
-            launch_seconds=1.301e-05),
-        ("bf16", Kind.INPUT_CONVOLUTION_BACKWARD, False): DepthwiseCurve(share=0.002497,
-            memory=11.96, launch_seconds=3.833e-06),
-        ("bf16", Kind.INPUT_CONVOLUTION_BACKWARD, True): DepthwiseCurve(share=0.02996, memory=15.46,
-            launch_seconds=1.025e-05),
-    },
-    attention={
-        ("bf16", Kind.ATTENTION): AttentionCurve(tile=(128, 128, 64), share=0.9948, rounding=0.819,
-            score_terms=59.85, dropout_terms=182.1, prologue_keys=83.05, roof=Roof(memory=0.5269,
-            sharpness=2.065, launch_seconds=7.976e-06)),
-        ("fp32", Kind.ATTENTION): AttentionCurve(tile=(64, 64, 16), share=0.9937, rounding=0.6717,
-            score_terms=64.62, dropout_terms=36.92, prologue_keys=8.167, roof=Roof(memory=2.486,
-            sharpness=3.035, launch_seconds=1.159e-05)),
-        ("bf16", Kind.CAUSAL_ATTENTION): AttentionCurve(tile=(128, 128, 64), share=0.9628,
-            rounding=0.9223, score_terms=74.84, dropout_terms=195.2, prologue_keys=61.21,
-            roof=Roof(memory=0.2513, sharpness=1.408, launch_seconds=8.168e-06)),
-        ("fp32", Kind.CAUSAL_ATTENTION): AttentionCurve(tile=(32, 32, 64), share=0.6902,
-            rounding=0.927, score_terms=46.52, dropout_terms=21.5, prologue_keys=2.081,
-            roof=Roof(memory=0.932, sharpness=1.813, launch_seconds=1.748e-05)),
-        ("bf16", Kind.MASKED_ATTENTION): AttentionCurve(tile=(128, 128, 64), share=0.601,
-            rounding=0.9893, score_terms=61.2, dropout_terms=119.2, prologue_keys=222.8,
-            roof=Roof(memory=0.03134, sharpness=1.048, launch_seconds=8.456e-06),
-            mask_memory=13.92),
-        ("fp32", Kind.MASKED_ATTENTION): AttentionCurve(tile=(64, 64, 64), share=0.9677,
-            rounding=0.9687, score_terms=78.79, dropout_terms=46.88, prologue_keys=1.432,
-            roof=Roof(memory=3.722, sharpness=3.065, launch_seconds=1.35e-05), mask_memory=62.63),
-        ("bf16", Kind.ATTENTION_BACKWARD): AttentionCurve(tile=(128, 128, 64), share=0.8907,
-            rounding=0.6979, score_terms=52.14, dropout_terms=33.11, prologue_keys=185.2,
-            roof=Roof(memory=2.065, sharpness=1.78, launch_seconds=2.689e-05)),
-        ("fp32", Kind.ATTENTION_BACKWARD): AttentionCurve(tile=(64, 64, 64), share=0.5648,
-            rounding=0.7806, score_terms=0.8213, dropout_terms=13.42, prologue_keys=2.053,
-            roof=Roof(memory=1.117, sharpness=1.121, launch_seconds=3.837e-05)),
-        ("bf16", Kind.CAUSAL_ATTENTION_BACKWARD): AttentionCurve(tile=(128, 128, 64), share=0.888,
-            rounding=0.3784, score_terms=78.04, dropout_terms=43.56, prologue_keys=23.17,
-            roof=Roof(memory=2.518, sharpness=1.249, launch_seconds=2.487e-05)),
-        ("fp32", Kind.CAUSAL_ATTENTION_BACKWARD): AttentionCurve(tile=(64, 64, 64), share=0.4633,
-            rounding=0.9315, score_terms=1.435, dropout_terms=8.016, prologue_keys=4.822,
-            roof=Roof(memory=0.8132, sharpness=1.674, launch_seconds=3.375e-05)),
-        ("bf16", Kind.MASKED_ATTENTION_BACKWARD): AttentionCurve(tile=(128, 128, 64), share=0.3672,
-            rounding=0.9287, score_terms=18.02, dropout_terms=20.77, prologue_keys=144.1,
-            roof=Roof(memory=3.833, sharpness=22.52, launch_seconds=2.234e-05), mask_memory=66.62),
-        ("fp32", Kind.MASKED_ATTENTION_BACKWARD): AttentionCurve(tile=(64, 64, 64), share=0.5698,
-            rounding=0.8204, score_terms=7.103, dropout_terms=9.4, prologue_keys=4.349,
-            roof=Roof(memory=3.081, sharpness=3.037, launch_seconds=3.5e-05), mask_memory=276.6),
-    },
-    stored={
-        Kind.STORED_ATTENTION: StoredCurve(products=2, memory=12.52, dropout_memory=3.765,
-            launch_seconds=4.462e-05),
-        Kind.STORED_ATTENTION_BACKWARD: StoredCurve(products=4, memory=5.376, dropout_memory=2.207,
-            launch_seconds=4.51e-05),
-    },
-)
-# fmt: on
+
+class _Tables(msgspec.Struct):
+    """The tables of a `Calibration` as rows: the parts of a key, and its curve."""
+
+    multiprocessors: int
+    matmul: list[tuple[str, bool, MatmulCurve]]
+    convolution: list[tuple[str, str, bool, ConvolutionCurve]]
+    depthwise: list[tuple[str, str, bool, DepthwiseCurve]]
+    attention: list[tuple[str, str, AttentionCurve]]
+    stored: list[tuple[str, StoredCurve]]
+
+
+def read_calibration(path: Path) -> Calibration:
+    """The curves of a file that `benchmarks/calibrate.py` has written."""
+    tables = msgspec.json.decode(path.read_bytes(), type=_Tables)
+    return Calibration(
+        multiprocessors=tables.multiprocessors,
+        matmul={(name, is_aligned): curve for name, is_aligned, curve in tables.matmul},
+        convolution={
+            (name, Math[kind], how): curve for name, kind, how, curve in tables.convolution
+        },
+        depthwise={(name, Math[kind], how): curve for name, kind, how, curve in tables.depthwise},
+        attention={(name, Math[kind]): curve for name, kind, curve in tables.attention},
+        stored={Math[kind]: curve for kind, curve in tables.stored},
+    )
+
+
+H200 = read_calibration(Path(__file__).with_name("h200.json"))

@@ -17,17 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Bools, Floats
-from meshwright.cost.curve import (
-    AttentionCurve,
-    Calibration,
-    ConvolutionCurve,
-    DepthwiseCurve,
-    Grid,
-    Kind,
-    MatmulCurve,
-    Roof,
-    StoredCurve,
-)
+from meshwright.cost import curve as shapes
 from meshwright.cost.h200 import H200
 from meshwright.cost.multiplication import Products
 
@@ -52,10 +42,12 @@ all pixels are half of `TRANSFORMED_PRODUCTS` or more."""
 TRANSFORMED_PRODUCTS = 3.2e9
 """Products of pairs for all pixels from which on the gradient of the input goes by transforms."""
 CONVOLUTIONS = (
-    Kind.CONVOLUTION, Kind.CONVOLUTION_BACKWARD, Kind.INPUT_CONVOLUTION_BACKWARD
-)  # fmt: skip
-CAUSAL = (Kind.CAUSAL_ATTENTION, Kind.CAUSAL_ATTENTION_BACKWARD)
-STORED = (Kind.STORED_ATTENTION, Kind.STORED_ATTENTION_BACKWARD)
+    shapes.Math.CONVOLUTION,
+    shapes.Math.CONVOLUTION_BACKWARD,
+    shapes.Math.INPUT_CONVOLUTION_BACKWARD,
+)
+CAUSAL = (shapes.Math.CAUSAL_ATTENTION, shapes.Math.CAUSAL_ATTENTION_BACKWARD)
+STORED = (shapes.Math.STORED_ATTENTION, shapes.Math.STORED_ATTENTION_BACKWARD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +105,7 @@ def product_seconds(
     products: Products,
     peak_flops_per_second: Floats,
     memory_bytes_per_second: float,
-    calibration: Calibration = H200,
+    calibration: shapes.Calibration = H200,
 ) -> Floats:
     """Time of each op on a device of these peaks; the peak FLOP/s are those of each op."""
     work = prepare(products, peak_flops_per_second, memory_bytes_per_second, calibration)
@@ -127,7 +119,7 @@ def prepare(
     products: Products,
     peak_flops_per_second: Floats,
     memory_bytes_per_second: float,
-    calibration: Calibration,
+    calibration: shapes.Calibration,
 ) -> ProductWork:
     """The work that products are on a device."""
     ones = np.ones(len(products.rows))
@@ -155,7 +147,7 @@ def prepare(
 class Key:
     """Which curve an op follows."""
 
-    kind: Kind
+    kind: shapes.Math
     precision: str
     is_direct: bool
     """Rows are aligned; of a convolution, too, that its planes are used as they lie."""
@@ -168,7 +160,7 @@ def group(products: Products, work: ProductWork) -> Iterator[tuple[Key, npt.NDAr
     is_direct = work.alignment >= FULL_ALIGNMENT
     windowed = np.isin(kinds, CONVOLUTIONS)
     is_direct &= ~windowed | (np.abs(work.taps - 1) < POINTWISE)
-    for kind in Kind:
+    for kind in shapes.Math:
         for name in dict.fromkeys(names):
             same = np.isin(products.precision, [i for i, each in enumerate(names) if each == name])
             for direct in (False, True):
@@ -177,10 +169,10 @@ def group(products: Products, work: ProductWork) -> Iterator[tuple[Key, npt.NDAr
                     yield Key(kind, name, direct), chosen
 
 
-def _group_seconds(work: ProductWork, key: Key, calibration: Calibration) -> Floats:
-    if key.kind == Kind.MATMUL:
+def _group_seconds(work: ProductWork, key: Key, calibration: shapes.Calibration) -> Floats:
+    if key.kind == shapes.Math.MATMUL:
         return matmul_seconds(work, calibration.matmul[key.precision, key.is_direct])
-    if key.kind == Kind.CONVOLUTION_BACKWARD:
+    if key.kind == shapes.Math.CONVOLUTION_BACKWARD:
         return backward_seconds(
             work, key, lambda one, each: _windowed_seconds(one, each, calibration)
         )
@@ -202,14 +194,14 @@ def backward_seconds(
     has_two = work.num_gradients > 1
     if not has_two.any():
         return weight
-    data = seconds(one, replace(key, kind=Kind.INPUT_CONVOLUTION_BACKWARD))
+    data = seconds(one, replace(key, kind=shapes.Math.INPUT_CONVOLUTION_BACKWARD))
     return np.where(has_two, weight + data, weight)
 
 
-def _windowed_seconds(work: ProductWork, key: Key, calibration: Calibration) -> Floats:
+def _windowed_seconds(work: ProductWork, key: Key, calibration: shapes.Calibration) -> Floats:
     """One product of a convolution, by matrix units or without them."""
-    is_forward = key.kind == Kind.CONVOLUTION
-    kind = Kind.CONVOLUTION if is_forward else Kind.CONVOLUTION_BACKWARD
+    is_forward = key.kind == shapes.Math.CONVOLUTION
+    kind = shapes.Math.CONVOLUTION if is_forward else shapes.Math.CONVOLUTION_BACKWARD
     curve = calibration.convolution[key.precision, kind, key.is_direct]
     alone = np.where(
         work.is_last,
@@ -220,7 +212,7 @@ def _windowed_seconds(work: ProductWork, key: Key, calibration: Calibration) -> 
     return np.where((work.columns == 1) & (work.count > 1), alone, shared)
 
 
-def matmul_seconds(work: ProductWork, curve: MatmulCurve) -> Floats:
+def matmul_seconds(work: ProductWork, curve: shapes.MatmulCurve) -> Floats:
     """Products of matrices, one by one or in batches."""
     slower = np.select(
         [work.alignment >= 16, work.alignment >= 8, work.alignment >= 4],
@@ -231,20 +223,20 @@ def matmul_seconds(work: ProductWork, curve: MatmulCurve) -> Floats:
     return _under(work, curve.roof, arithmetic * work.multiple, work.bytes_moved)
 
 
-def convolution_seconds(work: ProductWork, curve: ConvolutionCurve, key: Key) -> Floats:
+def convolution_seconds(work: ProductWork, curve: shapes.ConvolutionCurve, key: Key) -> Floats:
     """Forward, or the gradient of the weight or of the input."""
     taps = np.maximum(work.taps, 1.0)
     thin = work.alignment < np.where(taps > 1 + POINTWISE, FULL_ALIGNMENT, PLANE_ALIGNMENT)
     sums = np.where(thin, curve.misaligned, 1.0)
     slower = sums * taps**curve.taps_power
     rows, columns, depth = work.rows, work.columns, work.depth
-    if key.kind == Kind.CONVOLUTION:
+    if key.kind == shapes.Math.CONVOLUTION:
         arithmetic = _grid_seconds(work, curve.grid, rows, columns, depth * slower)
         pairs = columns * depth / taps
         is_large = (pairs >= TRANSFORMED_PAIRS) & (rows * pairs >= TRANSFORMED_PRODUCTS / 2)
         forward = curve.transform_share, curve.transform_memory
         arithmetic = _transformed(work, forward, taps, arithmetic, is_large)
-    elif key.kind == Kind.CONVOLUTION_BACKWARD:  # sums over the pixels
+    elif key.kind == shapes.Math.CONVOLUTION_BACKWARD:  # sums over the pixels
         arithmetic = _grid_seconds(work, curve.grid, columns, depth, rows * slower)
         own = curve.transform_share, curve.transform_memory
         arithmetic = _transformed(work, own, taps, arithmetic)
@@ -257,7 +249,7 @@ def convolution_seconds(work: ProductWork, curve: ConvolutionCurve, key: Key) ->
         is_large = rows * columns * channels >= TRANSFORMED_PRODUCTS
         arithmetic = _transformed(work, own, taps, arithmetic, is_large)
     moved = work.bytes_moved * np.where(thin, curve.misaligned_memory, 1.0)
-    if key.kind == Kind.INPUT_CONVOLUTION_BACKWARD:
+    if key.kind == shapes.Math.INPUT_CONVOLUTION_BACKWARD:
         moved = moved * curve.data_memory
     return _under(work, curve.roof, arithmetic, moved)
 
@@ -282,10 +274,10 @@ def _transformed(
     return np.where(suits, np.minimum(seconds, flops / peak + moving), seconds)
 
 
-def depthwise_seconds(work: ProductWork, curve: DepthwiseCurve, kind: Kind) -> Floats:
+def depthwise_seconds(work: ProductWork, curve: shapes.DepthwiseCurve, kind: shapes.Math) -> Floats:
     """Arithmetic without matrix units, then memory."""
     flops = 2 * work.rows * work.columns * work.depth * work.count
-    if kind == Kind.INPUT_CONVOLUTION_BACKWARD:  # a stride leaves out no pixel of the input
+    if kind == shapes.Math.INPUT_CONVOLUTION_BACKWARD:  # a stride leaves out no pixel of the input
         flops = flops * np.maximum(work.depth / np.maximum(work.taps, 1.0), 1.0)
     arithmetic = flops / (work.rate * work.multiprocessors * curve.share)
     moving = curve.memory * work.bytes_moved / work.memory_rate
@@ -293,7 +285,7 @@ def depthwise_seconds(work: ProductWork, curve: DepthwiseCurve, kind: Kind) -> F
     return seconds
 
 
-def attention_seconds(work: ProductWork, curve: AttentionCurve, kind: Kind) -> Floats:
+def attention_seconds(work: ProductWork, curve: shapes.AttentionCurve, kind: shapes.Math) -> Floats:
     """Fused attention, forward or backward."""
     tile_queries, tile_keys, tile_size = curve.tile
     keys = np.ceil(work.columns / tile_keys) * tile_keys
@@ -305,14 +297,16 @@ def attention_seconds(work: ProductWork, curve: AttentionCurve, kind: Kind) -> F
     flops = 2 * work.multiple * tile_queries * (keys + curve.prologue_keys) * terms
     arithmetic = _waves(work, tiles, curve.rounding) * flops / (work.rate * curve.share)
     # queries, keys, values and result, in backward the gradient of each, and a sum a query
-    tensors = 2.0 if kind <= Kind.MASKED_ATTENTION else 4.0
+    tensors = 2.0 if kind <= shapes.Math.MASKED_ATTENTION else 4.0
     own = tensors * (work.rows + work.columns) * work.depth * work.count * work.item_bytes
     own += SUM_BYTES * work.rows * work.count
     mask = np.maximum(work.bytes_moved - own, 0.0) * curve.mask_memory / curve.roof.memory
     return _under(work, curve.roof, arithmetic, own + mask)
 
 
-def stored_seconds(work: ProductWork, curve: StoredCurve, matmul: MatmulCurve) -> Floats:
+def stored_seconds(
+    work: ProductWork, curve: shapes.StoredCurve, matmul: shapes.MatmulCurve
+) -> Floats:
     """Attention whose scores are stored: its products, and passes over all scores.
 
     Scores are in fp32, whatever the precision of the products.
@@ -328,7 +322,7 @@ def stored_seconds(work: ProductWork, curve: StoredCurve, matmul: MatmulCurve) -
 
 
 def _grid_seconds(
-    work: ProductWork, grid: Grid, rows: Floats, columns: Floats, depth: Floats
+    work: ProductWork, grid: shapes.Grid, rows: Floats, columns: Floats, depth: Floats
 ) -> Floats:
     """The fastest of the tiles and ways to split the sums."""
     best = np.full(len(rows), np.inf)
@@ -353,7 +347,7 @@ def _waves(work: ProductWork, tiles: Floats, rounding: float) -> Floats:
     return paid
 
 
-def _under(work: ProductWork, roof: Roof, arithmetic: Floats, bytes_moved: Floats) -> Floats:
+def _under(work: ProductWork, roof: shapes.Roof, arithmetic: Floats, bytes_moved: Floats) -> Floats:
     """Arithmetic and memory, partly at once, after the launch."""
     moving = bytes_moved * roof.memory / work.memory_rate
     sharp = roof.sharpness

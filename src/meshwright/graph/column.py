@@ -6,6 +6,8 @@ Knows no rules beyond types; `Graph` checks.
 from enum import IntEnum
 from typing import Any
 
+import numpy as np
+
 from meshwright.errors import InputError
 
 MAX_OPS = 1 << 20
@@ -67,3 +69,16 @@ TENSOR_STEEP = tuple(f"{power}_tensor_bytes" for power in STEEP_POWERS)
 
 Columns = dict[str, Any]
 """The fields of a `Graph` by name, unchecked; `Graph` declares and documents each."""
+
+
+def no_tensors() -> Columns:
+    """The columns of a step without tensors."""
+    none = np.empty(0, dtype=np.int32)
+    return {
+        "tensor_source": none,
+        "tensor_bytes": np.empty(0),
+        "fixed_tensor_bytes": np.empty(0),
+        "tensor_partial": np.empty(0, dtype=np.bool_),
+        "use_tensor": none,
+        "use_op": none,
+    }

@@ -24,16 +24,7 @@ import numpy.typing as npt
 from meshwright.array import Floats
 from meshwright.errors import InputError, quoted
 from meshwright.files import MAX_VALUES, Fields, Name, count_keys, decode_json, is_given, probe_json
-from meshwright.graph.column import (
-    MAX_OPS,
-    OP_SIZES,
-    OP_STEEP,
-    TENSOR_STEEP,
-    Columns,
-    Phase,
-    Split,
-    check_seconds,
-)
+from meshwright.graph import column as legal
 
 FORMAT = "meshwright.graph"
 VERSION = 1
@@ -121,7 +112,7 @@ class _GraphHeader(msgspec.Struct):
     version: int
 
 
-def encode_columns(columns: Columns) -> bytes:
+def encode_columns(columns: legal.Columns) -> bytes:
     """The columns as the text of a file."""
     ops = _struct(
         OpColumns,
@@ -129,14 +120,14 @@ def encode_columns(columns: Columns) -> bytes:
         kind=_pack_texts(columns["kind"]),
         module=_pack_texts(columns["module"]),
         precision=_pack_texts(columns["precision"]),
-        phase=_pack_texts([Phase(code).name.lower() for code in columns["phase"].tolist()]),
-        split=_pack_texts([Split(code).name.lower() for code in columns["split"].tolist()]),
+        phase=_pack_texts([legal.Phase(code).name.lower() for code in columns["phase"].tolist()]),
+        split=_pack_texts([legal.Split(code).name.lower() for code in columns["split"].tolist()]),
         group=_pack(columns["group"]),
         partner=_pack(columns["partner"]),
         seconds={kind: _pack_seconds(array) for kind, array in columns["seconds"].items()},
         mixes=_pack(columns["mixes"]),
-        superlinear=_pack_steep(columns, OP_STEEP),
-        **{name: _pack(columns[name]) for name in OP_SIZES},
+        superlinear=_pack_steep(columns, legal.OP_STEEP),
+        **{name: _pack(columns[name]) for name in legal.OP_SIZES},
     )
     num_tensors = len(columns["tensor_source"])
     ends = np.cumsum(np.bincount(columns["use_tensor"], minlength=num_tensors))
@@ -146,7 +137,7 @@ def encode_columns(columns: Columns) -> bytes:
         bytes=_pack(columns["tensor_bytes"]),
         fixed_bytes=_pack(columns["fixed_tensor_bytes"]),
         partial=_pack(columns["tensor_partial"]),
-        superlinear=_pack_steep(columns, TENSOR_STEEP),
+        superlinear=_pack_steep(columns, legal.TENSOR_STEEP),
         readers=[each.tolist() for each in np.split(columns["use_op"], ends[:-1])]
         if num_tensors
         else [],
@@ -179,7 +170,7 @@ def _struct(kind: type[T], /, **values: Any) -> T:
     return kind(**kept)
 
 
-def decode_columns(data: bytes, where: str) -> Columns:
+def decode_columns(data: bytes, where: str) -> legal.Columns:
     """The text of a file as columns."""
     version = probe_json(data, _GraphHeader, where).version
     if version != VERSION:
@@ -197,8 +188,8 @@ def decode_columns(data: bytes, where: str) -> Columns:
         **_decode_tensors(tensors, where),
     }
     steep = {
-        **_decode_superlinear(ops, OP_STEEP, len(fields["op_names"])),
-        **_decode_superlinear(tensors, TENSOR_STEEP, len(fields["tensor_source"])),
+        **_decode_superlinear(ops, legal.OP_STEEP, len(fields["op_names"])),
+        **_decode_superlinear(tensors, legal.TENSOR_STEEP, len(fields["tensor_source"])),
     }
     fields["superlinear"] = steep
     return fields
@@ -207,16 +198,16 @@ def decode_columns(data: bytes, where: str) -> Columns:
 def _decode_ops(ops: Fields, where: str) -> dict[str, Any]:
     names = tuple(ops.read("names"))
     num_ops = len(names)
-    if not 0 < num_ops <= MAX_OPS:
+    if not 0 < num_ops <= legal.MAX_OPS:
         raise InputError(
-            f"{where}: a graph must have at least one op and at most {MAX_OPS}, got "
+            f"{where}: a graph must have at least one op and at most {legal.MAX_OPS}, got "
             f"{num_ops or 'none'}"
         )
 
     def texts(name: str) -> tuple[str, ...]:
         return _unpack_texts(ops.read(name), num_ops, ops.label(name))
 
-    def codes(name: str, kind: type[Phase] | type[Split]) -> npt.NDArray[np.int8]:
+    def codes(name: str, kind: type[legal.Phase] | type[legal.Split]) -> npt.NDArray[np.int8]:
         return _unpack_names(ops.read(name), num_ops, kind, ops.label(name))
 
     return {
@@ -224,11 +215,11 @@ def _decode_ops(ops: Fields, where: str) -> dict[str, Any]:
         "kind": texts("kind"),
         "module": texts("module"),
         "precision": texts("precision"),
-        "phase": codes("phase", Phase),
-        "split": codes("split", Split),
+        "phase": codes("phase", legal.Phase),
+        "split": codes("split", legal.Split),
         "group": _unpack(ops.read("group"), num_ops, np.int32),
         "partner": _unpack(ops.read("partner"), num_ops, np.int32),
-        **{name: _unpack(ops.read(name), num_ops, np.float64) for name in OP_SIZES},
+        **{name: _unpack(ops.read(name), num_ops, np.float64) for name in legal.OP_SIZES},
         "seconds": _decode_seconds(ops, num_ops),
         "mixes": _unpack(ops.read("mixes"), num_ops, np.bool_),
     }
@@ -239,7 +230,7 @@ def _decode_seconds(ops: Fields, num_ops: int) -> dict[str, Floats]:
     raw, where = ops.raw("seconds"), ops.label("seconds")
     if not is_given(raw):
         return {}
-    check_seconds(count_keys(raw), num_ops, where)
+    legal.check_seconds(count_keys(raw), num_ops, where)
     columns: dict[str, Any] = probe_json(raw, dict[Name, msgspec.Raw], where)
     return {
         kind: _unpack_seconds(decode_json(column, _SecondsColumn, where), num_ops)
@@ -297,7 +288,7 @@ def _unpack(value: object, length: int, dtype: Any) -> npt.NDArray[Any]:
     return np.full(length, value, dtype=dtype)
 
 
-def _pack_steep(columns: Columns, names: Sequence[str]) -> dict[str, Any]:
+def _pack_steep(columns: legal.Columns, names: Sequence[str]) -> dict[str, Any]:
     return {name: _pack(each) for name, each in columns["superlinear"].items() if name in names}
 
 
@@ -339,7 +330,7 @@ def _unpack_texts(texts: Texts, length: int, where: str) -> tuple[str, ...]:
 
 
 def _unpack_names(
-    texts: Texts, length: int, kind: type[Phase] | type[Split], where: str
+    texts: Texts, length: int, kind: type[legal.Phase] | type[legal.Split], where: str
 ) -> npt.NDArray[np.int8]:
     codes = {each.name.lower(): int(each) for each in kind}
     try:

@@ -18,19 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.argument import need_type
-from meshwright.array import Bools, Floats, Ints
+from meshwright.array import Bools, Floats, Ints, freeze_arrays
 from meshwright.errors import InputError, quoted
 from meshwright.files import write_bytes
 from meshwright.graph.check import check_columns
 from meshwright.graph.column import (
     ANY_TYPE,
-    OP_CODES,
     OP_LINES,
     OP_SIZES,
     OP_STEEP,
     OP_TEXTS,
     STEEP_POWERS,
-    TENSOR_SIZES,
     Columns,
     Phase,
     Split,
@@ -43,11 +41,9 @@ from meshwright.units import format_bytes, format_count, format_flops
 
 __all__ = [
     "ANY_TYPE",
-    "OP_CODES",
     "OP_LINES",
     "OP_SIZES",
     "OP_TEXTS",
-    "TENSOR_SIZES",
     "Adjacency",
     "Bools",
     "Floats",
@@ -164,10 +160,7 @@ class Graph:
     def __post_init__(self) -> None:
         if not len(self.mixes):
             object.__setattr__(self, "mixes", np.zeros(len(self.op_names), dtype=np.bool_))
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if isinstance(value, np.ndarray):
-                value.setflags(write=False)
+        freeze_arrays(self)
         for name in ("seconds", "superlinear"):
             columns = dict(getattr(self, name))
             for array in columns.values():

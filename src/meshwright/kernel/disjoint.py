@@ -4,7 +4,7 @@ A forest with path halving (Tarjan and van Leeuwen, 1984). Numba, which takes lo
 needed here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class DisjointSets:
@@ -38,3 +38,16 @@ class DisjointSets:
     def roots(self) -> list[int]:
         """The root of each member, in the order in which members were given."""
         return [self.find(member) for member in self._parent]
+
+    def number_groups(self, groups: Iterable[Sequence[int]]) -> list[int]:
+        """Join the members of each group; then the number of each member's set, -1 in no group."""
+        tied: set[int] = set()
+        for group in groups:
+            tied.update(group)
+            for member in group[1:]:
+                self.join(member, group[0])
+        numbers: dict[int, int] = {}
+        return [
+            numbers.setdefault(self.find(member), len(numbers)) if member in tied else -1
+            for member in self._parent
+        ]

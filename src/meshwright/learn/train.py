@@ -3,6 +3,8 @@
 Each round plays with the network of the round before, the first with no belief at all, and trains
 on the examples of the last rounds. What counts is how many iterations a search needs to beat data
 parallelism on clusters and models that were not trained on.
+
+AdamW fits the network to the examples, by the cross-entropy to the visits of searches.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,9 +12,10 @@ from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from meshwright.errors import InputError
-from meshwright.learn.fit import fit, measure_loss
 from meshwright.learn.play import Example, play
 from meshwright.learn.scene import (
     RANDOM,
@@ -22,7 +25,7 @@ from meshwright.learn.scene import (
     TrainingScene,
     draw_scene,
 )
-from meshwright.learn.twin import Twin
+from meshwright.learn.twin import Twin, stack_features
 from meshwright.search.method.deploy.analysis import Analysis
 from meshwright.search.method.deploy.tree.net import NetworkPrior, Sizes
 from meshwright.search.method.deploy.tree.prior import Prior, uniform_prior
@@ -153,3 +156,64 @@ def _compare(
         "iterations": round(float(means[0]), 2),
         "iterations_uniform": round(float(means[1]), 2),
     }
+
+
+BATCH = 32
+LEARNING_RATE = 1e-3
+WEIGHT_DECAY = 1e-2
+MAX_NORM = 1.0
+"""Gradients longer than this are shortened."""
+
+
+def fit(
+    twin: Twin, examples: Sequence[Example], *, epochs: int, seed: int, rate: float = LEARNING_RATE
+) -> list[float]:
+    """Train on all examples so many times, the rate falling to nothing along a cosine; the mean
+    loss of each epoch."""
+    generator = np.random.default_rng(seed)
+    optimizer = torch.optim.AdamW(twin.parameters(), lr=rate, weight_decay=WEIGHT_DECAY)
+    steps = max(1, epochs * -(-len(examples) // BATCH))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    losses = []
+    for _ in range(epochs):
+        order = generator.permutation(len(examples))
+        total = 0.0
+        for start in range(0, len(order), BATCH):
+            chosen = [examples[each] for each in order[start : start + BATCH]]
+            optimizer.zero_grad()
+            loss = mean_loss(twin, chosen)
+            loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(twin.parameters(), MAX_NORM)
+            optimizer.step()
+            schedule.step()
+            total += loss.item() * len(chosen)
+        losses.append(total / max(1, len(examples)))
+    return losses
+
+
+def mean_loss(twin: Twin, examples: Sequence[Example]) -> Tensor:
+    """The weighted mean of the Kullback-Leibler divergence from belief to visits.
+
+    That is cross-entropy less what no network could do better: the entropy of the visits.
+    """
+    logs = twin(stack_features([example.features for example in examples]))
+    target = torch.zeros(logs.shape)
+    for number, example in enumerate(examples):
+        target[number, : len(example.target)] = torch.from_numpy(example.target)
+    crossed = -(target * logs.masked_fill(target == 0, 0.0)).sum(dim=1)
+    entropy = -torch.special.xlogy(target, target).sum(dim=1)
+    weight = torch.tensor([example.weight for example in examples])
+    loss: Tensor = (weight * (crossed - entropy)).sum() / weight.sum()
+    return loss
+
+
+def measure_loss(twin: Twin, examples: Sequence[Example]) -> float:
+    """The mean loss of examples that are not trained on."""
+    if not examples:
+        return 0.0
+    total = 0.0
+    with torch.no_grad():
+        for start in range(0, len(examples), BATCH):
+            chosen = examples[start : start + BATCH]
+            total += mean_loss(twin, chosen).item() * len(chosen)
+    return total / len(examples)

@@ -59,9 +59,7 @@ def check_machine(kind: Kind) -> None:
             )
 
 
-def run_script(
-    folder: Path, host: str, verb: Verb, kind: Kind, seconds: float = SCRIPT_SECONDS
-) -> Ran:
+def run_script(folder: Path, host: str, verb: Verb, kind: Kind) -> Ran:
     """Run one of a host's scripts in a folder that `write_scripts` has written."""
     check_machine(kind)
     path = folder / host / f"{verb}.sh"
@@ -75,11 +73,11 @@ def run_script(
         start_new_session=True,  # Ctrl-C comes to us, and we tell it
     )
     try:
-        out, errors = process.communicate(timeout=seconds)
+        out, errors = process.communicate(timeout=SCRIPT_SECONDS)
     except subprocess.TimeoutExpired:
         _end(process)
         raise InputError(
-            f"host {quoted(host)}: {verb}.sh took over {seconds:.0f} s and was ended"
+            f"host {quoted(host)}: {verb}.sh took over {SCRIPT_SECONDS:.0f} s and was ended"
         ) from None
     except BaseException:
         _end(process)

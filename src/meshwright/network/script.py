@@ -76,9 +76,7 @@ def script_text(
     network: HostNetwork,
     kind: Kind,
     verb: Verb,
-    *,
     route_options: str = "",
-    settings: str = SETTINGS,
 ) -> str:
     """The script of one host. It can do all three; `verb` is what it does when told nothing."""
     steps = join_steps(
@@ -121,7 +119,7 @@ def script_text(
         "# Exit codes: 0 done, 1 differs (verify), 2 refused, 3 failed (apply: undone).\n"
         "set -eu\n"
         f"{assignment('host', network.host)}\n"
-        f"{assignment('settings', settings)}\n"
+        f"{assignment('settings', SETTINGS)}\n"
         f"configuration={hashlib.sha256((kind + body).encode()).hexdigest()}\n\n"
         f'{body}\nmain "${{1:-{verb}}}"\n'
     )

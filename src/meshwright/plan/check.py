@@ -4,7 +4,7 @@ Knows nothing of time and memory: a legal plan may still be slow or not fit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from difflib import get_close_matches
 from heapq import nlargest
 from itertools import chain, repeat
@@ -14,7 +14,7 @@ from os.path import commonprefix
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Floats, Ints, freeze_arrays
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import ANY_TYPE, Graph, Phase
@@ -45,8 +45,7 @@ class Placement:
     """For each part how many devices in a row are one replica's team."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            getattr(self, each.name).setflags(write=False)
+        freeze_arrays(self)
 
     @property
     def num_parts(self) -> int:

@@ -14,16 +14,7 @@ import msgspec
 from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.errors import InputError, quoted
 from meshwright.files import Name, as_json, decode_json, probe_json, read_bytes, write_document
-from meshwright.plan.part import (
-    Allocation,
-    Discipline,
-    Keys,
-    Part,
-    Recompute,
-    Schedule,
-    ScheduleKind,
-    Sync,
-)
+from meshwright.plan import part as legal
 
 FORMAT = "meshwright.plan"
 VERSIONS = (1, 2, 3, 4, 5)
@@ -39,10 +30,10 @@ _Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 class PlanFields(TypedDict):
     """The arguments of a Plan."""
 
-    parts: tuple[Part, ...]
-    schedule: Schedule | None
-    discipline: Discipline
-    allocations: tuple[Allocation, ...]
+    parts: tuple[legal.Part, ...]
+    schedule: legal.Schedule | None
+    discipline: legal.Discipline
+    allocations: tuple[legal.Allocation, ...]
     batch_statistics: bool
     runtime: str
 
@@ -57,13 +48,13 @@ class _PartEntry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     ops: tuple[Name, ...] = ()
     layers: _Int | str | tuple[_Int | str, ...] = ""
     shares: tuple[float, ...] = ()
-    sync: str = Sync.ALL_REDUCE.value
+    sync: str = legal.Sync.ALL_REDUCE.value
     zero: _Int = 0
     recompute: bool | str = False
     priorities: tuple[float, ...] = ()
     tensor: _Int = 1
     context: _Int = 1
-    keys: str = Keys.GATHERED.value
+    keys: str = legal.Keys.GATHERED.value
     expert: _Int = 1
     sequence: bool = False
 
@@ -85,7 +76,7 @@ class _PlanDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     version: _Int
     parts: tuple[_PartEntry, ...]
     schedule: _ScheduleEntry | None = None
-    discipline: str = Discipline.PRIORITY.value
+    discipline: str = legal.Discipline.PRIORITY.value
     allocations: tuple[_AllocationEntry, ...] = ()
     batch_statistics: bool = False
     runtime: str = MESHWRIGHT.name
@@ -101,9 +92,9 @@ def read_fields(path: str | Path) -> PlanFields:
         return PlanFields(
             parts=parts,
             schedule=_schedule(document.schedule),
-            discipline=_choose(Discipline, document.discipline, "discipline"),
+            discipline=_choose(legal.Discipline, document.discipline, "discipline"),
             allocations=tuple(
-                Allocation(**msgspec.structs.asdict(each)) for each in document.allocations
+                legal.Allocation(**msgspec.structs.asdict(each)) for each in document.allocations
             ),
             batch_statistics=document.batch_statistics,
             runtime=document.runtime,
@@ -115,10 +106,10 @@ def read_fields(path: str | Path) -> PlanFields:
 def write_fields(
     path: str | Path,
     *,
-    parts: Sequence[Part],
-    schedule: Schedule | None,
-    discipline: Discipline,
-    allocations: Sequence[Allocation],
+    parts: Sequence[legal.Part],
+    schedule: legal.Schedule | None,
+    discipline: legal.Discipline,
+    allocations: Sequence[legal.Allocation],
     batch_statistics: bool,
     runtime: str,
 ) -> None:
@@ -169,19 +160,19 @@ def _check_header(header: _PlanHeader, where: str) -> None:
         )
 
 
-def _part(entry: _PartEntry, where: str) -> Part:
+def _part(entry: _PartEntry, where: str) -> legal.Part:
     try:
         choices = {
-            "sync": _choose(Sync, entry.sync, "sync"),
+            "sync": _choose(legal.Sync, entry.sync, "sync"),
             "recompute": _recompute(entry.recompute),
-            "keys": _choose(Keys, entry.keys, "keys"),
+            "keys": _choose(legal.Keys, entry.keys, "keys"),
         }
-        return Part(**msgspec.structs.asdict(entry) | choices)
+        return legal.Part(**msgspec.structs.asdict(entry) | choices)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 
 
-def _part_entry(part: Part) -> _PartEntry:
+def _part_entry(part: legal.Part) -> _PartEntry:
     for name in (*part.ops, *part.devices):
         if not name.isascii():
             _check_text(name)
@@ -202,34 +193,34 @@ def _part_entry(part: Part) -> _PartEntry:
     )
 
 
-_WRITTEN_RECOMPUTE = {Recompute.NONE: False, Recompute.FULL: True}
+_WRITTEN_RECOMPUTE = {legal.Recompute.NONE: False, legal.Recompute.FULL: True}
 """As version 1 has them."""
 
 
-def _recompute(value: bool | str) -> Recompute:
+def _recompute(value: bool | str) -> legal.Recompute:
     if isinstance(value, str):
-        return _choose(Recompute, value, "recompute")
-    return Recompute.FULL if value else Recompute.NONE
+        return _choose(legal.Recompute, value, "recompute")
+    return legal.Recompute.FULL if value else legal.Recompute.NONE
 
 
 def _version(entry: _PartEntry) -> int:
     """The first version that can say this."""
     if entry.layers:
         return VERSIONS[3]
-    if entry.keys != Keys.GATHERED:
+    if entry.keys != legal.Keys.GATHERED:
         return VERSIONS[2]
     has_team = (entry.tensor, entry.context, entry.expert, entry.sequence) != (1, 1, 1, False)
     return VERSIONS[has_team or isinstance(entry.recompute, str)]
 
 
-def _schedule(entry: _ScheduleEntry | None) -> Schedule | None:
+def _schedule(entry: _ScheduleEntry | None) -> legal.Schedule | None:
     if entry is None:
         return None
-    kind = _choose(ScheduleKind, entry.kind, "schedule kind")
-    return Schedule(kind=kind, microbatches=entry.microbatches)
+    kind = _choose(legal.ScheduleKind, entry.kind, "schedule kind")
+    return legal.Schedule(kind=kind, microbatches=entry.microbatches)
 
 
-def _schedule_entry(schedule: Schedule | None) -> _ScheduleEntry | None:
+def _schedule_entry(schedule: legal.Schedule | None) -> _ScheduleEntry | None:
     if schedule is None:
         return None
     return _ScheduleEntry(kind=schedule.kind.value, microbatches=int(schedule.microbatches))

@@ -13,14 +13,10 @@ from msgspec import Meta
 from meshwright.cost.evidence import ExpectedError
 from meshwright.cost.memory import Footprint
 from meshwright.files import finite
+from meshwright.form import about, constant
 
 FORMAT = "meshwright.answer"
 VERSION = 1
-
-
-def about(description: str, unit: str = "") -> Meta:
-    """What a schema says of a field."""
-    return Meta(description=description, extra_json_schema={"unit": unit} if unit else None)
 
 
 def seconds(description: str) -> Meta:
@@ -31,11 +27,6 @@ def seconds(description: str) -> Meta:
 def size(description: str) -> Meta:
     """What a schema says of an amount of memory."""
     return about(description, "bytes")
-
-
-def constant(value: str | int) -> Meta:
-    """What a schema says of a field that has one value only."""
-    return Meta(description=f"Always {value}.", extra_json_schema={"const": value})
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -220,15 +211,22 @@ class HybridRecord(Record):
     stages: Annotated[tuple[StageRecord, ...], about("The stages, the first first.")]
 
 
-class AnswerRecord(Record):
-    """What a search says."""
+class StepRecord(Record):
+    """What is said of a step, whatever says it."""
 
-    format: Annotated[str, constant(FORMAT)]
-    version: Annotated[int, constant(VERSION)]
+    format: str
+    version: int
     model: Annotated[str, about("The name of the graph.")]
     cluster: Annotated[str, about("The name of the cluster.")]
     batch: Annotated[float | None, about("Samples a step.")]
     runtime: Annotated[str, about("Whose execution of the plan is predicted.")]
+
+
+class AnswerRecord(StepRecord):
+    """What a search says."""
+
+    format: Annotated[str, constant(FORMAT)]
+    version: Annotated[int, constant(VERSION)]
     method: Annotated[
         str, about("The method that was asked for; of `auto` with the one whose plan it is.")
     ]

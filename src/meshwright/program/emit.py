@@ -11,7 +11,6 @@ import numpy as np
 from meshwright.compiled import Bool, Int, compiled, inlined
 from meshwright.graph.graph import Split
 from meshwright.program.find import find_copy, find_rows, find_whole
-from meshwright.program.move import valid_after
 from meshwright.program.program import Kind
 from meshwright.program.record import (
     BUFFERS,
@@ -26,6 +25,7 @@ from meshwright.program.record import (
     early_of,
     instance,
     rows_bytes,
+    valid_after,
 )  # fmt: skip
 from meshwright.program.schedule import Action
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from meshwright.compiled import Bool, Float, Int, inlined, outlined
 from meshwright.graph.graph import Split
-from meshwright.program.move import join, transfer, valid_after
 from meshwright.program.program import Kind
 from meshwright.program.record import (
     INSTRUCTIONS,
@@ -23,7 +22,10 @@ from meshwright.program.record import (
     add_order,
     add_read,
     instance,
+    join,
     rows_bytes,
+    transfer,
+    valid_after,
 )  # fmt: skip
 
 # Plain numbers, because compiled code stores these in int8 fields.

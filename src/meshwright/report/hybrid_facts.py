@@ -202,10 +202,10 @@ def _idle_words(stages: Sequence[StageFacts], timeline: Timeline) -> str:
     return "filling and draining the pipeline" if len(stages) > 1 else f"waiting for {name}"
 
 
-def name_devices(cluster: Cluster, names: Sequence[str], most_runs: int = 3) -> str:
+def name_devices(cluster: Cluster, names: Sequence[str]) -> str:
     """Devices as runs of whole hosts, or of devices: "host0-host15 (128 devices)"."""
     count = "1 device" if len(names) == 1 else f"{len(names):,} devices"
-    return f"{name_runs(cluster, names, most_runs)} ({count})"
+    return f"{name_runs(cluster, names)} ({count})"
 
 
 def name_runs(cluster: Cluster, names: Sequence[str], most_runs: int = 3) -> str:

@@ -2,15 +2,13 @@
 
 from typing import Annotated, Any
 
-from meshwright.form import form_schema
+from meshwright.form import about, constant, form_schema
 from meshwright.plan.record import (
     ErrorRecord,
     HybridRecord,
     MemoryRecord,
-    Record,
+    StepRecord,
     TimesRecord,
-    about,
-    constant,
     seconds,
     size,
 )
@@ -19,15 +17,11 @@ FORMAT = "meshwright.simulation"
 VERSION = 1
 
 
-class SimulationRecord(Record):
+class SimulationRecord(StepRecord):
     """What a simulation of one step of a plan predicts."""
 
     format: Annotated[str, constant(FORMAT)]
     version: Annotated[int, constant(VERSION)]
-    model: Annotated[str, about("The name of the graph.")]
-    cluster: Annotated[str, about("The name of the cluster.")]
-    batch: Annotated[float | None, about("Samples a step.")]
-    runtime: Annotated[str, about("Whose execution of the plan is predicted.")]
     sharing: Annotated[str, about("Whether transfers share links: fair or none.")]
     step_seconds: Annotated[float | None, seconds("The time of one step.")]
     peak_bytes: Annotated[

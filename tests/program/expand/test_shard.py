@@ -32,7 +32,7 @@ from meshwright.graph.architecture.mixtral import mixtral
 from meshwright.graph.architecture.vit import vit
 from meshwright.graph.graph import Graph, Phase, Split, read_graph
 from meshwright.graph.stack.find import find_layers
-from meshwright.graph.stack.stack import Cut, Role
+from meshwright.graph.stack.stack import ProductCut, Role
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Part, Plan, Recompute
 from meshwright.program.expand.expand import expand
@@ -381,10 +381,10 @@ def _check_divided(expansion: Expansion, op: int, held: dict[int, Owned]) -> Non
     assert set(held.values()) <= {Owned.WHOLE, Owned.FEATURES}
     grows = [each for each in held if new.tensor_bytes[each] > new.fixed_tensor_bytes[each]]
     made = set(expansion.held[new.outputs[op]].tolist())
-    if new.phase[op] == Phase.FORWARD and expansion.cut[op] == Cut.COLUMNS:
+    if new.phase[op] == Phase.FORWARD and expansion.cut[op] == ProductCut.COLUMNS:
         assert {held[each] for each in grows} == {Owned.WHOLE}
         assert made == {Owned.FEATURES}
-    if new.phase[op] == Phase.FORWARD and expansion.cut[op] == Cut.DEPTH:
+    if new.phase[op] == Phase.FORWARD and expansion.cut[op] == ProductCut.DEPTH:
         assert {held[each] for each in grows} == {Owned.FEATURES}
         assert made == {Owned.TERMS}
     assert Owned.ROWS not in made
@@ -613,7 +613,7 @@ def test_random_parts_of_random_models_hold_what_they_need(
     plan = plan_of(graph, *chosen, bounds=bounds)
     expansion = sharded(graph, *chosen, bounds=bounds)
     check_held(graph, plan, expansion)
-    for op in np.flatnonzero(expansion.cut != Cut.NONE).tolist():
+    for op in np.flatnonzero(expansion.cut != ProductCut.NONE).tolist():
         width = plan.parts[expansion.part_of_op[op]].tensor
         whole = graph.flops[expansion.origin[op]]
         assert isclose(expansion.graph.flops[op] * width, whole, rel_tol=1e-9)

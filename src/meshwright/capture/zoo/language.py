@@ -93,6 +93,19 @@ MIXTRAL = Family(
 )
 
 
+def _sizes(
+    vocabulary: int, hidden: int, layers: int, intermediate: int, positions: int
+) -> dict[str, Any]:
+    """The sizes that most configurations of transformers name alike."""
+    return {
+        "vocab_size": vocabulary,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "intermediate_size": intermediate,
+        "max_position_embeddings": positions,
+    }
+
+
 def bert_config(
     layers: int,
     hidden: int,
@@ -102,12 +115,8 @@ def bert_config(
 ) -> dict[str, Any]:
     """Devlin et al. (2019), section 3: perceptrons of 4 x hidden; A.2: dropout 0.1."""
     return {
-        "vocab_size": vocabulary,
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
+        **_sizes(vocabulary, hidden, layers, 4 * hidden, positions),
         "num_attention_heads": heads,
-        "intermediate_size": 4 * hidden,
-        "max_position_embeddings": positions,
         "type_vocab_size": 2,
         "hidden_dropout_prob": 0.1,
         "attention_probs_dropout_prob": 0.1,
@@ -117,11 +126,7 @@ def bert_config(
 def fnet_config() -> dict[str, Any]:
     """Lee-Thorp et al. (2022), section 4.1: BERT-Base's shape, SentencePiece of 32,000."""
     return {
-        "vocab_size": 32_000,
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "intermediate_size": 3072,
-        "max_position_embeddings": 512,
+        **_sizes(32_000, 768, 12, 3072, 512),
         "type_vocab_size": 4,  # the released checkpoint's
         "hidden_dropout_prob": 0.1,
         "use_tpu_fourier_optimizations": False,
@@ -153,13 +158,9 @@ def llama_config(
 ) -> dict[str, Any]:
     """`key_heads`: of keys and of values (Ainslie et al. 2023)."""
     return {
-        "vocab_size": vocabulary,
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
+        **_sizes(vocabulary, hidden, layers, intermediate, positions),
         "num_attention_heads": heads,
         "num_key_value_heads": key_heads,
-        "intermediate_size": intermediate,
-        "max_position_embeddings": positions,
         "tie_word_embeddings": False,
         "use_cache": False,
     }

@@ -15,6 +15,7 @@ from meshwright.cost.fitted import fitted_seconds
 from meshwright.cost.layer.share import Widths, divide, num_blocks
 from meshwright.cost.layer.team import Team
 from meshwright.cost.layer.work import LayerWork
+from meshwright.graph.column import no_tensors
 from meshwright.graph.graph import ANY_TYPE, Bools, Floats, Graph
 
 _CHUNK = 100_000
@@ -99,7 +100,7 @@ def _joined(work: LayerWork, columns: dict[str, Floats]) -> Graph:
     graph = work.graph
     times = len(columns["flops"])
     num_ops = times * graph.num_ops
-    zeros, none = np.zeros(num_ops), np.empty(0, dtype=np.int32)
+    zeros = np.zeros(num_ops)
     flat: dict[str, Any] = {
         name: np.ascontiguousarray(each).reshape(-1) for name, each in columns.items()
     }
@@ -123,10 +124,5 @@ def _joined(work: LayerWork, columns: dict[str, Floats]) -> Graph:
         state_bytes=zeros,
         saved_bytes=zeros,
         workspace_bytes=zeros,
-        tensor_source=none,
-        tensor_bytes=np.empty(0),
-        fixed_tensor_bytes=np.empty(0),
-        tensor_partial=np.empty(0, dtype=np.bool_),
-        use_tensor=none,
-        use_op=none,
+        **no_tensors(),
     )

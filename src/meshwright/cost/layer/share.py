@@ -13,9 +13,7 @@ from meshwright.cost.layer.mode import Keys
 from meshwright.cost.layer.team import Team
 from meshwright.cost.layer.work import LayerWork
 from meshwright.graph.graph import Floats, Graph
-from meshwright.graph.stack.stack import Cut, Role
-
-SIZES = {Cut.ROWS: "rows", Cut.COLUMNS: "columns", Cut.DEPTH: "depth", Cut.COUNT: "count"}
+from meshwright.graph.stack.stack import PRODUCT_SIZES, ProductCut, Role
 
 _ROUNDING = 1e-9
 """A size this little above a whole number is that number."""
@@ -87,8 +85,8 @@ def divide(work: LayerWork, widths: Widths) -> dict[str, Floats]:
             _keep(portions.fixed_written_cut, t * experts),
         ),
     }
-    for cut, name in SIZES.items():
-        columns[f"product_{name}"] = _size(work, widths, cut, f"product_{name}", rows, experts)
+    for cut, name in PRODUCT_SIZES.items():
+        columns[name] = _size(work, widths, cut, name, rows, experts)
     columns["product_columns"] = columns["product_columns"] / blocks  # keys
     return columns
 
@@ -106,16 +104,16 @@ def _line(graph: Graph, name: str, grown: Floats, kept: Floats) -> Floats:
 
 
 def _size(
-    work: LayerWork, widths: Widths, cut: Cut, name: str, rows: Floats, experts: Floats
+    work: LayerWork, widths: Widths, cut: ProductCut, name: str, rows: Floats, experts: Floats
 ) -> Floats:
     """One size of the products. A size that does not divide is padded, as a vocabulary is."""
     whole, fixed = getattr(work.graph, name), getattr(work.graph, f"fixed_{name}")
     size = fixed + (whole - fixed) * widths.growth
     has_rows = work.row_cut == cut
     size = np.where(has_rows, size * rows / widths.context * experts, size)
-    if cut == Cut.COUNT:  # fewer experts, each with the tokens of all teams
+    if cut == ProductCut.COUNT:  # fewer experts, each with the tokens of all teams
         size = size / experts
     divided = size / widths.tensor
-    padded = divided if cut == Cut.COUNT else np.ceil(divided - _ROUNDING)
+    padded = divided if cut == ProductCut.COUNT else np.ceil(divided - _ROUNDING)
     left: Floats = np.where(work.tensor_cut == cut, padded, size)
     return left

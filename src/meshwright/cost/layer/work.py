@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Bools
-from meshwright.graph.column import OP_CODES, OP_SIZES, OP_TEXTS
+from meshwright.graph.column import OP_CODES, OP_SIZES, OP_TEXTS, no_tensors
 from meshwright.graph.graph import Floats, Graph, Ints, Phase
 from meshwright.graph.stack.product import is_cast, is_product
 from meshwright.graph.stack.stack import Codes, LayerKind, Role
@@ -114,7 +114,6 @@ def find_work(kind: LayerKind) -> LayerWork:
 
 
 def _without_tensors(graph: Graph, ops: npt.NDArray[np.intp]) -> Graph:
-    none = np.empty(0, dtype=np.int32)
     columns: dict[str, Any] = {
         name: tuple(getattr(graph, name)[op] for op in ops) for name in OP_TEXTS
     }
@@ -126,10 +125,5 @@ def _without_tensors(graph: Graph, ops: npt.NDArray[np.intp]) -> Graph:
         **columns,
         **numbers,
         seconds={name: each[ops] for name, each in graph.seconds.items()},
-        tensor_source=none,
-        tensor_bytes=np.empty(0),
-        fixed_tensor_bytes=np.empty(0),
-        tensor_partial=np.empty(0, dtype=np.bool_),
-        use_tensor=none,
-        use_op=none,
+        **no_tensors(),
     )

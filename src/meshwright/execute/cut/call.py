@@ -140,16 +140,11 @@ class Request:
                 raise self.refuse(f"{each.name}, which it writes, to be cut as the others are")
 
 
-def bind_request(
-    target: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    value: Any,
-    width: int,
-    member: int,
-    wanted: AnyCut | None = None,
-) -> Request:
-    """A request with arguments by name; each operand in them is an object of its own."""
+def bind_arguments(
+    target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Any], frozenset[str]]:
+    """All arguments of a call by name, each operand in them an object of its own; and the names of
+    those that are given."""
     args, named = map_only(Operand, replace, (tuple(args), dict(kwargs)))
     names = [each.name for each in target._schema.arguments]
     given = dict(zip(names, args, strict=False)) | named
@@ -158,15 +153,7 @@ def bind_request(
         for each in target._schema.arguments
         if each.has_default_value()
     }
-    return Request(
-        target=target,
-        arguments=dict.fromkeys(names) | defaults | given,
-        given=frozenset(given),
-        value=value,
-        width=width,
-        member=member,
-        wanted=wanted,
-    )
+    return dict.fromkeys(names) | defaults | given, frozenset(given)
 
 
 def operands_in(tree: Any) -> list[Operand]:

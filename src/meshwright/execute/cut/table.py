@@ -16,7 +16,7 @@ from meshwright.execute.cut.call import (
     Request,
     Uncut,
     are_all,
-    bind_request,
+    bind_arguments,
     has_terms,
     operands_in,
 )
@@ -116,7 +116,11 @@ def cut_call(
             cuts = (WHOLE,) * len(value) if isinstance(value, tuple | list) else WHOLE
             return MemberCall(target=target, args=tuple(args), kwargs=dict(kwargs), cuts=cuts)
         raise Uncut(target, [each.cut for each in operands], "whole operands, being no ATen op")
-    request = bind_request(target, args, kwargs, value, width, member, wanted)
+    arguments, given = bind_arguments(target, args, kwargs)
+    request = Request(
+        target=target, arguments=arguments, given=given, value=value, width=width, member=member,
+        wanted=wanted,
+    )  # fmt: skip
     return _find_rule(request)(request)
 
 

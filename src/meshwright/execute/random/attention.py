@@ -5,6 +5,7 @@ compile, or whose results are not those of the formula, is left alone.
 """
 
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from meshwright.capture.attention import (
     Kept,
     attend_dropping,
     attend_dropping_backward,
+    empty_gradients,
     empty_heads,
 )
 from meshwright.message import say
@@ -80,7 +82,7 @@ def fused_attention_backward(
     """The gradients of query, key and value."""
     from meshwright.execute.random.attention_cuda import run_backward
 
-    found = empty_heads(query), empty_heads(key), empty_heads(value)
+    found = empty_gradients(gradient, query, key, value)
     gradient = gradient if gradient.stride(-1) == 1 else gradient.contiguous()
     given = query, key, value, gradient
     sums = log_sum.contiguous()
@@ -89,15 +91,8 @@ def fused_attention_backward(
 
 
 @fused_attention_backward.register_fake
-def _(
-    keys: Tensor,  # noqa: ARG001
-    gradient: Tensor,  # noqa: ARG001
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *_: object,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return empty_heads(query), empty_heads(key), empty_heads(value)
+def _(_: Tensor, /, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return empty_gradients(*rest)
 
 
 def _scale(query: Tensor, scale: float | None) -> float:

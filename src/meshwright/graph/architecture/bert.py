@@ -7,7 +7,9 @@ dropout, and a language head that is tied to the word embeddings.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, ClassVar
 
+from meshwright.graph.architecture.architecture import Architecture, build_model
 from meshwright.graph.architecture.loss import cross_entropy
 from meshwright.graph.architecture.op import (
     Linear,
@@ -21,78 +23,46 @@ from meshwright.graph.architecture.op import (
     select_first,
     separate_attention,
 )
-from meshwright.graph.architecture.step import build_model
 from meshwright.graph.architecture.tape import StepTape
 from meshwright.graph.architecture.value import INT64, Value
-from meshwright.graph.graph import Graph
 
 SEGMENTS = 2
 """Sentences of a sample; also the classes of whether the second follows the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Bert:
-    tape: StepTape
-    samples: int
-    hidden: int
-    heads: int
-    layers: int
-    intermediate: int
+class Bert(Architecture):
+    """A BERT; perceptrons are four times as wide as `hidden` unless said."""
+
+    BATCH: ClassVar[float] = 32
     sequence: int
-    vocabulary: int
-    positions: int
+    vocabulary: int = 30_522
+    intermediate: int = 0
+    positions: int = 512
+    untie: bool = False
+    """The head has a copy of the word embeddings, so that a pipeline may hold the two apart."""
+
+    @staticmethod
+    def usual(sizes: Mapping[str, Any]) -> dict[str, int]:
+        """Devlin et al. (2019), section 3."""
+        return {"intermediate": 4 * sizes["hidden"]}
+
+    def loss(self) -> Value:
+        """From tokens to the sum of both heads' losses."""
+        tape, hidden = self.tape, self.hidden
+        words = tape.weight("bert.embeddings.word_embeddings", self.vocabulary * hidden)
+        x = _embed(self, words)
+        x = tape.repeat("bert.encoder.layer", self.layers, partial(_layer, self), x)
+        first = select_first(tape, x, self.samples * hidden)
+        pooled = linear(tape, "bert.pooler.dense", first, hidden, hidden, shaped=False)
+        pooled = activation(tape, "bert.pooler.activation", "tanh", pooled)
+        return _loss(self, words, x, pooled)
 
 
-def bert(
-    *,
-    hidden: int,
-    heads: int,
-    layers: int,
-    sequence: int,
-    vocabulary: int = 30_522,
-    intermediate: int | None = None,
-    positions: int = 512,
-    batch: float = 32,
-    precision: str = "fp32",
-    optimizer: str = "adamw",
-    untie: bool = False,
-    name: str = "bert",
-) -> Graph:
-    """A training step; perceptrons are four times as wide as `hidden` unless said.
-
-    `untie`: the head has a copy of the word embeddings, so that a pipeline may hold the two apart.
-    """
-
-    sizes = {
-        "hidden": hidden,
-        "heads": heads,
-        "layers": layers,
-        "sequence": sequence,
-        "vocabulary": vocabulary,
-        "positions": positions,
-        "intermediate": intermediate or 4 * hidden,
-    }
-
-    def forward(tape: StepTape, samples: int, sizes: Mapping[str, int]) -> Value:
-        return _forward(_Bert(tape=tape, samples=samples, **sizes), untie)
-
-    return build_model(
-        "bert", sizes, forward, name=name, batch=batch, precision=precision, optimizer=optimizer
-    )
+bert = partial(build_model, Bert)
 
 
-def _forward(model: _Bert, untie: bool) -> Value:
-    tape, hidden = model.tape, model.hidden
-    words = tape.weight("bert.embeddings.word_embeddings", model.vocabulary * hidden)
-    x = _embed(model, words)
-    x = tape.repeat("bert.encoder.layer", model.layers, partial(_layer, model), x)
-    first = select_first(tape, x, model.samples * hidden)
-    pooled = linear(tape, "bert.pooler.dense", first, hidden, hidden, shaped=False)
-    pooled = activation(tape, "bert.pooler.activation", "tanh", pooled)
-    return _loss(model, words, x, pooled, untie)
-
-
-def _embed(model: _Bert, words: Value) -> Value:
+def _embed(model: Bert, words: Value) -> Value:
     tape, hidden, sequence = model.tape, model.hidden, model.sequence
     tokens = model.samples * sequence
     name = "bert.embeddings"
@@ -115,7 +85,7 @@ def _embed(model: _Bert, words: Value) -> Value:
     return dropout(tape, f"{name}.dropout", x)
 
 
-def _layer(model: _Bert, name: str, x: Value) -> Value:
+def _layer(model: Bert, name: str, x: Value) -> Value:
     tape, hidden, wide = model.tape, model.hidden, model.intermediate
     y = separate_attention(
         tape, f"{name}.attention.self", "dropout_", x,
@@ -127,7 +97,7 @@ def _layer(model: _Bert, name: str, x: Value) -> Value:
     return _add_norm(model, f"{name}.output", y, wide, x)
 
 
-def _add_norm(model: _Bert, name: str, y: Value, wide: int, x: Value) -> Value:
+def _add_norm(model: Bert, name: str, y: Value, wide: int, x: Value) -> Value:
     tape, hidden = model.tape, model.hidden
     weights = tape.pair(f"{name}.dense", wide * hidden, hidden)
     norm = tape.pair(f"{name}.LayerNorm", hidden, hidden)
@@ -136,15 +106,15 @@ def _add_norm(model: _Bert, name: str, y: Value, wide: int, x: Value) -> Value:
     return layer_norm(tape, f"{name}.LayerNorm", y, *norm)
 
 
-def _loss(model: _Bert, words: Value, x: Value, pooled: Value, untie: bool) -> Value:
+def _loss(model: Bert, words: Value, x: Value, pooled: Value) -> Value:
     """Of the masked tokens and of whether the second sentence follows."""
     tape, hidden, vocabulary = model.tape, model.hidden, model.vocabulary
     name = "cls.predictions"
-    bias = tape.weight(f"{name}.decoder" if untie else name, vocabulary)
+    bias = tape.weight(f"{name}.decoder" if model.untie else name, vocabulary)
     dense = tape.pair(f"{name}.transform.dense", hidden * hidden, hidden)
     norm = tape.pair(f"{name}.transform.LayerNorm", hidden, hidden)
     follows = tape.pair("cls.seq_relationship", SEGMENTS * hidden, SEGMENTS)
-    if untie:  # what is copied is updated last
+    if model.untie:  # what is copied is updated last
         words = tape.copy(f"{name}.decoder", words)
     y = Linear(tape, f"{name}.transform.dense", hidden, hidden).biased(x, *dense)
     y = activation(tape, f"{name}.transform.transform_act_fn", "gelu", y)

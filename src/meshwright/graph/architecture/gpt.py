@@ -8,8 +8,10 @@ the same shape run without dropout, with GELU as one op, or with stored scores, 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, ClassVar
 
 from meshwright.graph.architecture import op
+from meshwright.graph.architecture.architecture import Architecture, build_model
 from meshwright.graph.architecture.loss import causal_loss
 from meshwright.graph.architecture.op import (
     Linear,
@@ -24,96 +26,61 @@ from meshwright.graph.architecture.op import (
     split_columns,
     times,
 )
-from meshwright.graph.architecture.rule import check_choice
 from meshwright.graph.architecture.score import stored_attention
-from meshwright.graph.architecture.step import build_model
 from meshwright.graph.architecture.tape import StepTape
 from meshwright.graph.architecture.value import INT64, Value
-from meshwright.graph.graph import Graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Gpt:
-    tape: StepTape
-    samples: int
-    hidden: int
-    heads: int
-    layers: int
-    sequence: int
-    vocabulary: int
-    positions: int
-    drops: bool
-    activation: str
-    attention: str
+class Gpt(Architecture):
+    """A GPT; `positions` is the longest sequence that there are weights for."""
 
-
-def gpt(
-    *,
-    hidden: int,
-    heads: int,
-    layers: int,
-    sequence: int,
-    vocabulary: int = 50_257,
-    positions: int | None = None,
-    batch: float = 8,
-    precision: str = "fp32",
-    optimizer: str = "adamw",
-    dropout: str = "yes",
-    activation: str = "gelu_new",
-    attention: str = "fused",
-    untie: bool = False,
-    name: str = "gpt",
-) -> Graph:
-    """A training step; `positions` is the longest sequence that there are weights for.
-
-    `activation`: "gelu_new" is GPT-2's, op by op, "gelu" one op. `attention`: "stored" writes its
-    scores out, as Megatron-LM did before there were fused kernels. `untie`: the head has a copy of
-    the embeddings, so that a pipeline may hold the two apart.
-    """
-
-    sizes = {
-        "hidden": hidden,
-        "heads": heads,
-        "layers": layers,
-        "sequence": sequence,
-        "vocabulary": vocabulary,
-        "positions": positions or sequence,
+    BATCH: ClassVar[float] = 8
+    WORDS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "dropout": ("yes", "no"),
+        "activation": ("gelu_new", "gelu"),
+        "attention": ("fused", "stored"),
     }
-    check_choice("gpt", "dropout", dropout, ("yes", "no"))
-    check_choice("gpt", "activation", activation, ("gelu_new", "gelu"))
-    check_choice("gpt", "attention", attention, ("fused", "stored"))
+    sequence: int
+    vocabulary: int = 50_257
+    positions: int = 0
+    dropout: str = "yes"
+    activation: str = "gelu_new"
+    """"gelu_new" is GPT-2's, op by op, "gelu" one op."""
+    attention: str = "fused"
+    """"stored" writes its scores out, as Megatron-LM did before there were fused kernels."""
+    untie: bool = False
+    """The head has a copy of the embeddings, so that a pipeline may hold the two apart."""
 
-    def forward(tape: StepTape, samples: int, sizes: Mapping[str, int]) -> Value:
-        model = _Gpt(
-            tape=tape,
-            samples=samples,
-            drops=dropout == "yes",
-            activation=activation,
-            attention=attention,
-            **sizes,
-        )
-        return _forward(model, untie)
+    @staticmethod
+    def usual(sizes: Mapping[str, Any]) -> dict[str, int]:
+        """No more positions than are trained on."""
+        return {"positions": sizes["sequence"]}
 
-    return build_model(
-        "gpt", sizes, forward, name=name, batch=batch, precision=precision, optimizer=optimizer
-    )
+    @property
+    def drops(self) -> bool:
+        """Whether there is dropout."""
+        return self.dropout == "yes"
 
-
-def _forward(model: _Gpt, untie: bool) -> Value:
-    tape, hidden = model.tape, model.hidden
-    words = tape.weight("transformer.wte", model.vocabulary * hidden)
-    places = tape.weight("transformer.wpe", model.positions * hidden)
-    x = _embed(model, words, places)
-    x = tape.repeat("transformer.h", model.layers, partial(_layer, model), x)
-    x = norm(tape, "transformer.ln_f", x, hidden)
-    head = tape.copy("lm_head", words) if untie else words
-    x = tape.view(x)
-    tape.count_views(1)
-    logits = Linear(tape, "lm_head", hidden, model.vocabulary).plain(x, head)
-    return causal_loss(tape, logits, model.samples, model.sequence, model.vocabulary)
+    def loss(self) -> Value:
+        """From tokens to the cross-entropy of the next ones."""
+        tape, hidden = self.tape, self.hidden
+        words = tape.weight("transformer.wte", self.vocabulary * hidden)
+        places = tape.weight("transformer.wpe", self.positions * hidden)
+        x = _embed(self, words, places)
+        x = tape.repeat("transformer.h", self.layers, partial(_layer, self), x)
+        x = norm(tape, "transformer.ln_f", x, hidden)
+        head = tape.copy("lm_head", words) if self.untie else words
+        x = tape.view(x)
+        tape.count_views(1)
+        logits = Linear(tape, "lm_head", hidden, self.vocabulary).plain(x, head)
+        return causal_loss(tape, logits, self.samples, self.sequence, self.vocabulary)
 
 
-def _embed(model: _Gpt, words: Value, places: Value) -> Value:
+gpt = partial(build_model, Gpt)
+
+
+def _embed(model: Gpt, words: Value, places: Value) -> Value:
     tape, tokens = model.tape, model.samples * model.sequence
     ids = tape.input(tokens, INT64)
     tape.count_views(1)
@@ -127,7 +94,7 @@ def _embed(model: _Gpt, words: Value, places: Value) -> Value:
     return _drop(model, "transformer.drop", x)
 
 
-def _layer(model: _Gpt, name: str, x: Value) -> Value:
+def _layer(model: Gpt, name: str, x: Value) -> Value:
     tape, hidden = model.tape, model.hidden
     y = _attention(model, f"{name}.attn", norm(tape, f"{name}.ln_1", x, hidden))
     x = add(tape, name, y, x)
@@ -135,7 +102,7 @@ def _layer(model: _Gpt, name: str, x: Value) -> Value:
     return add(tape, name, x, y)
 
 
-def _attention(model: _Gpt, name: str, x: Value) -> Value:
+def _attention(model: Gpt, name: str, x: Value) -> Value:
     tape, hidden = model.tape, model.hidden
     mixed = linear(tape, f"{name}.c_attn", x, hidden, 3 * hidden, stored=True)
     parts = [tape.view(tape.view(each)) for each in split_columns(tape, mixed, 3, hidden)]
@@ -145,7 +112,7 @@ def _attention(model: _Gpt, name: str, x: Value) -> Value:
     return _drop(model, f"{name}.resid_dropout", y)
 
 
-def _attend(model: _Gpt, name: str, parts: list[Value]) -> Value:
+def _attend(model: Gpt, name: str, parts: list[Value]) -> Value:
     sizes = {
         "heads": model.heads,
         "width": model.hidden // model.heads,
@@ -160,11 +127,11 @@ def _attend(model: _Gpt, name: str, parts: list[Value]) -> Value:
     )
 
 
-def _drop(model: _Gpt, name: str, x: Value) -> Value:
+def _drop(model: Gpt, name: str, x: Value) -> Value:
     return op.dropout(model.tape, name, x) if model.drops else x
 
 
-def _perceptron(model: _Gpt, name: str, x: Value) -> Value:
+def _perceptron(model: Gpt, name: str, x: Value) -> Value:
     tape, hidden = model.tape, model.hidden
     wide = 4 * hidden
     y = linear(tape, f"{name}.c_fc", x, hidden, wide, stored=True)

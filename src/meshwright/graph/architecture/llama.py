@@ -4,10 +4,13 @@ Op for op what `capture` records of transformers' LlamaForCausalLM: root-mean-sq
 rotary positions, grouped keys and values, a gated perceptron, and a head of its own.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, ClassVar
 
+from meshwright.graph.architecture.architecture import Architecture, build_model
 from meshwright.graph.architecture.loss import causal_loss
 from meshwright.graph.architecture.op import (
     Linear,
@@ -19,103 +22,84 @@ from meshwright.graph.architecture.op import (
 )
 from meshwright.graph.architecture.rms import rms_norm
 from meshwright.graph.architecture.rotary import Rotary, make_rotary, rotate
-from meshwright.graph.architecture.step import build_model
 from meshwright.graph.architecture.tape import StepTape
 from meshwright.graph.architecture.value import INT64, Value
-from meshwright.graph.graph import Graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaModel:
-    """What the layers of Llama and of Mixtral share."""
+class Decoder(Architecture):
+    """What Llama and Mixtral share; as many heads of keys and values as of queries unless said."""
 
-    tape: StepTape
-    samples: int
-    hidden: int
-    heads: int
-    key_heads: int
-    layers: int
-    intermediate: int
+    BATCH: ClassVar[float] = 64
     sequence: int
-    vocabulary: int
-    experts: int = 0
-    """Perceptrons of a layer; 0: there is one, and no choice."""
-    experts_per_token: int = 0
+    key_heads: int = 0
+    intermediate: int
+    vocabulary: int = 32_000
+
+    @staticmethod
+    def usual(sizes: Mapping[str, Any]) -> dict[str, int]:
+        """Keys and values are not grouped."""
+        return {"key_heads": sizes["heads"]}
 
     @property
     def width(self) -> int:
         """Numbers of a token in one head."""
         return self.hidden // self.heads
 
+    @abstractmethod
+    def perceptron(self, name: str) -> Callable[[Value], Value]:
+        """Make the weights of a layer's perceptron; what computes it."""
 
-Inner = Callable[[LlamaModel, str], Callable[[Value], Value]]
-"""Makes the weights of a layer's perceptron, and then computes it."""
-
-
-def llama(
-    *,
-    hidden: int,
-    heads: int,
-    layers: int,
-    sequence: int,
-    key_heads: int | None = None,
-    intermediate: int,
-    vocabulary: int = 32_000,
-    batch: float = 64,
-    precision: str = "fp32",
-    optimizer: str = "adamw",
-    name: str = "llama",
-) -> Graph:
-    """A training step; as many heads of keys and values as of queries unless said."""
-
-    sizes = {
-        "hidden": hidden,
-        "heads": heads,
-        "layers": layers,
-        "sequence": sequence,
-        "vocabulary": vocabulary,
-        "key_heads": key_heads or heads,
-        "intermediate": intermediate,
-    }
-    return build_model(
-        "llama",
-        sizes,
-        partial(forward_decoder, _perceptron),
-        name=name,
-        batch=batch,
-        precision=precision,
-        optimizer=optimizer,
-    )
+    def loss(self) -> Value:
+        """From tokens to the cross-entropy of the next ones."""
+        tape, hidden = self.tape, self.hidden
+        tokens = self.samples * self.sequence
+        words = tape.weight("model.embed_tokens", self.vocabulary * hidden)
+        ids = tape.input(tokens, INT64)
+        x = embedding(tape, "model.embed_tokens", words, ids, tokens * hidden)
+        rotary = make_rotary(tape, self.sequence, self.width)
+        x = tape.repeat("model.layers", self.layers, partial(_layer, self, rotary), x)
+        x = rms_norm(tape, "model.norm", x, tape.weight("model.norm", hidden))
+        tape.count_views(1)
+        head = tape.weight("lm_head", self.vocabulary * hidden)
+        logits = Linear(tape, "lm_head", hidden, self.vocabulary).plain(x, head)
+        return causal_loss(tape, logits, self.samples, self.sequence, self.vocabulary)
 
 
-def forward_decoder(inner: Inner, tape: StepTape, samples: int, sizes: Mapping[str, int]) -> Value:
-    """The loss of a model of these sizes, from its tokens on."""
-    model = LlamaModel(tape=tape, samples=samples, **sizes)
-    hidden = model.hidden
-    tokens = model.samples * model.sequence
-    words = tape.weight("model.embed_tokens", model.vocabulary * hidden)
-    ids = tape.input(tokens, INT64)
-    x = embedding(tape, "model.embed_tokens", words, ids, tokens * hidden)
-    rotary = make_rotary(tape, model.sequence, model.width)
-    x = tape.repeat("model.layers", model.layers, partial(_layer, model, rotary, inner), x)
-    x = rms_norm(tape, "model.norm", x, tape.weight("model.norm", hidden))
-    tape.count_views(1)
-    head = tape.weight("lm_head", model.vocabulary * hidden)
-    logits = Linear(tape, "lm_head", hidden, model.vocabulary).plain(x, head)
-    return causal_loss(tape, logits, model.samples, model.sequence, model.vocabulary)
+class Llama(Decoder):
+    """A Llama, whose perceptron is gated (Shazeer 2020): one of two products gates the other."""
+
+    def perceptron(self, name: str) -> Callable[[Value], Value]:
+        """Three products."""
+        tape, hidden, wide = self.tape, self.hidden, self.intermediate
+        gate, up, down = (
+            tape.weight(f"{name}.{part}_proj", hidden * wide) for part in ("gate", "up", "down")
+        )
+
+        def compute(x: Value) -> Value:
+            y = Linear(tape, f"{name}.gate_proj", hidden, wide).plain(x, gate)
+            y = activation(tape, f"{name}.act_fn", "silu", y)
+            z = Linear(tape, f"{name}.up_proj", hidden, wide).plain(x, up)
+            y = times(tape, name, y, z)
+            return Linear(tape, f"{name}.down_proj", wide, hidden).plain(y, down)
+
+        return compute
 
 
-def _layer(model: LlamaModel, rotary: Rotary, inner: Inner, name: str, x: Value) -> Value:
+llama = partial(build_model, Llama)
+
+
+def _layer(model: Decoder, rotary: Rotary, name: str, x: Value) -> Value:
     tape, hidden = model.tape, model.hidden
     attend = _attention(model, rotary, f"{name}.self_attn")
-    compute = inner(model, f"{name}.mlp")
+    compute = model.perceptron(f"{name}.mlp")
     first, second = f"{name}.input_layernorm", f"{name}.post_attention_layernorm"
     before, after = tape.weight(first, hidden), tape.weight(second, hidden)
     x = add(tape, name, x, attend(rms_norm(tape, first, x, before)))
     return add(tape, name, x, compute(rms_norm(tape, second, x, after)))
 
 
-def _attention(model: LlamaModel, rotary: Rotary, name: str) -> Callable[[Value], Value]:
+def _attention(model: Decoder, rotary: Rotary, name: str) -> Callable[[Value], Value]:
     tape, hidden, width = model.tape, model.hidden, model.width
     outer, inner = model.heads * width, model.key_heads * width
     sizes = {"q_proj": outer, "k_proj": inner, "v_proj": inner}
@@ -160,20 +144,3 @@ def _split_heads(tape: StepTape, x: Value, heads: int, is_rotated: bool) -> Valu
 
     tape.record(seen, (x,), backward)
     return tape.view(seen, layout="heads" if heads > 1 else "")
-
-
-def _perceptron(model: LlamaModel, name: str) -> Callable[[Value], Value]:
-    """Shazeer (2020): one of two products gates the other."""
-    tape, hidden, wide = model.tape, model.hidden, model.intermediate
-    gate, up, down = (
-        tape.weight(f"{name}.{part}_proj", hidden * wide) for part in ("gate", "up", "down")
-    )
-
-    def compute(x: Value) -> Value:
-        y = Linear(tape, f"{name}.gate_proj", hidden, wide).plain(x, gate)
-        y = activation(tape, f"{name}.act_fn", "silu", y)
-        z = Linear(tape, f"{name}.up_proj", hidden, wide).plain(x, up)
-        y = times(tape, name, y, z)
-        return Linear(tape, f"{name}.down_proj", wide, hidden).plain(y, down)
-
-    return compute

@@ -5,9 +5,13 @@ are sorted by expert, every expert computes its own, and they are put back and a
 get equally many tokens, as far as sizes tell.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
-from meshwright.graph.architecture.llama import LlamaModel, forward_decoder
+from meshwright.graph.architecture.architecture import build_model
+from meshwright.graph.architecture.llama import Decoder
 from meshwright.graph.architecture.op import (
     Linear,
     activation,
@@ -16,56 +20,30 @@ from meshwright.graph.architecture.op import (
     split_columns,
     sum_inner,
 )
-from meshwright.graph.architecture.step import build_model
 from meshwright.graph.architecture.value import FP32, INT32, INT64, ProductSize, Value
-from meshwright.graph.graph import Graph
 
 
-def mixtral(
-    *,
-    hidden: int,
-    heads: int,
-    layers: int,
-    sequence: int,
-    key_heads: int | None = None,
-    intermediate: int,
-    experts: int = 8,
-    experts_per_token: int = 2,
-    vocabulary: int = 32_000,
-    batch: float = 64,
-    precision: str = "bf16",
-    optimizer: str = "adamw",
-    name: str = "mixtral",
-) -> Graph:
-    """A training step; grouped products know bf16 weights only."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixtral(Decoder):
+    """A Mixtral; grouped products know bf16 weights only."""
 
-    sizes = {
-        "hidden": hidden,
-        "heads": heads,
-        "layers": layers,
-        "sequence": sequence,
-        "vocabulary": vocabulary,
-        "key_heads": key_heads or heads,
-        "intermediate": intermediate,
-        "experts": experts,
-        "experts_per_token": experts_per_token,
-    }
-    return build_model(
-        "mixtral",
-        sizes,
-        partial(forward_decoder, lambda model, name: _Mixture(model, name).compute),
-        name=name,
-        batch=batch,
-        precision=precision,
-        optimizer=optimizer,
-        precisions=("mixed", "bf16"),
-    )
+    PRECISIONS: ClassVar[tuple[str, ...]] = ("mixed", "bf16")
+    PRECISION: ClassVar[str] = "bf16"
+    experts: int = 8
+    experts_per_token: int = 2
+
+    def perceptron(self, name: str) -> Callable[[Value], Value]:
+        """A mixture of experts."""
+        return _Mixture(self, name).compute
+
+
+mixtral = partial(build_model, Mixtral)
 
 
 class _Mixture:
     """The perceptron of one layer."""
 
-    def __init__(self, model: LlamaModel, name: str) -> None:
+    def __init__(self, model: Mixtral, name: str) -> None:
         experts, chosen = model.experts, model.experts_per_token
         self.model, self.tape, self.name = model, model.tape, name
         self.experts, self.chosen = experts, chosen

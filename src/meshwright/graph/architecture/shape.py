@@ -4,28 +4,30 @@ Knows which sizes an architecture has; their rules are in `rule`, the formulas i
 """
 
 import difflib
-import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
+from functools import partial
 from types import MappingProxyType
 
 from meshwright.errors import InputError, quoted
-from meshwright.graph.architecture.bert import bert
-from meshwright.graph.architecture.gpt import gpt
-from meshwright.graph.architecture.llama import llama
-from meshwright.graph.architecture.mixtral import mixtral
-from meshwright.graph.architecture.vit import vit
+from meshwright.graph.architecture.architecture import Architecture, build_model
+from meshwright.graph.architecture.bert import Bert
+from meshwright.graph.architecture.gpt import Gpt
+from meshwright.graph.architecture.llama import Llama
+from meshwright.graph.architecture.mixtral import Mixtral
+from meshwright.graph.architecture.vit import Vit
 from meshwright.graph.graph import Graph
 
+_MODELS: Mapping[str, type[Architecture]] = MappingProxyType(
+    {each.__name__.lower(): each for each in (Gpt, Llama, Mixtral, Bert, Vit)}
+)
 ARCHITECTURES: Mapping[str, Callable[..., Graph]] = MappingProxyType(
-    {each.__name__: each for each in (gpt, llama, mixtral, bert, vit)}
+    {name: partial(build_model, model) for name, model in _MODELS.items()}
 )
 USUAL: Mapping[str, str] = MappingProxyType({"precision": "mixed", "optimizer": "adamw"})
 """Of a shape in text, unless said."""
 DIGITS = 13
 """Of a size; longer numbers are above `rule.LARGEST` for sure."""
-_CHOICES = (*USUAL, "batch", "untie", "name")
-"""What is no size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,22 +97,17 @@ def _read_size(architecture: str, name: str, text: str) -> int:
 
 
 def _sizes(architecture: str, *, required: bool) -> list[str]:
-    parameters = inspect.signature(ARCHITECTURES[architecture]).parameters
     return [
         name
-        for name, each in parameters.items()
-        if name not in (*_CHOICES, *_words(architecture))
-        and (not required or each.default is inspect.Parameter.empty)
+        for name, usual in _MODELS[architecture].options().items()
+        if not isinstance(usual, bool | str) and (not required or usual is MISSING)
     ]
 
 
 def _words(architecture: str) -> list[str]:
     """What an architecture lets one choose by a word of its own."""
-    parameters = inspect.signature(ARCHITECTURES[architecture]).parameters
     return [
-        name
-        for name, each in parameters.items()
-        if name not in _CHOICES and isinstance(each.default, str)
+        name for name, usual in _MODELS[architecture].options().items() if isinstance(usual, str)
     ]
 
 

@@ -3,17 +3,16 @@
 The two give every quantity as a line in the batch, and from the lines follows how an op splits.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshwright.array import Floats
 from meshwright.errors import InputError
-from meshwright.graph.architecture.rule import check_sizes
 from meshwright.graph.architecture.stretch import RECORDED_LAYERS, stretch
 from meshwright.graph.architecture.tape import StepTape
-from meshwright.graph.architecture.value import TYPES, TapeKernel, Value
+from meshwright.graph.architecture.value import TapeKernel
 from meshwright.graph.column import Phase, Split
 from meshwright.graph.graph import Graph
 from meshwright.kernel.disjoint import DisjointSets
@@ -22,30 +21,6 @@ GROWTH = 2
 """How many times the batch the second recording has, as in `capture`."""
 NUMBERED = ("pow", "sum")
 """Names that Python has taken: the first op of such a name has a number, too."""
-
-
-def build_model(
-    architecture: str,
-    sizes: Mapping[str, int],
-    forward: Callable[[StepTape, int, Mapping[str, int]], Value],
-    *,
-    name: str,
-    batch: float,
-    precision: str,
-    optimizer: str,
-    precisions: tuple[str, ...] = tuple(TYPES),
-) -> Graph:
-    """The step of an architecture, whose `forward` takes a tape, samples and sizes to the loss.
-
-    Sizes are checked here; `forward` gets them with the number of layers that are recorded.
-    """
-    check_sizes(architecture, sizes, precision, optimizer, precisions)
-
-    def record(samples: int, layers: int) -> StepTape:
-        tape = StepTape(precision)
-        return tape.finish(forward(tape, samples, {**sizes, "layers": layers}), optimizer)
-
-    return build_step(name, batch, sizes["layers"], record)
 
 
 def build_step(
@@ -178,22 +153,12 @@ class _StepColumns:
     def _find_groups(self) -> list[int]:
         """Ops that share a weight, its gradient for the update, or a buffer."""
         tape = self.small
-        sets = DisjointSets(range(len(tape.kernels)))
-        tied: set[int] = set()
         sharing = [tape.storages[number].readers for number in tape.buffers]
         for weight, gradient in zip(tape.weights, tape.made_gradients, strict=True):
             readers = tape.storages[weight.value.storage].readers
             sharing.append([*readers, tape.storages[gradient].source])
-        for members in sharing:
-            members = sorted(set(members))
-            tied.update(members)
-            for member in members[1:]:
-                sets.join(member, members[0])
-        numbers: dict[int, int] = {}
-        return [
-            numbers.setdefault(root, len(numbers)) if k in tied else -1
-            for k, root in enumerate(sets.roots())
-        ]
+        sets = DisjointSets(range(len(tape.kernels)))
+        return sets.number_groups([sorted(set(members)) for members in sharing])
 
     def _tensors(self) -> dict[str, Any]:
         """All that kernels make, in their order, and who reads it."""

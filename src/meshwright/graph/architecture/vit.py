@@ -8,8 +8,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
+from meshwright.graph.architecture.architecture import Architecture, build_model
 from meshwright.graph.architecture.loss import cross_entropy
 from meshwright.graph.architecture.op import (
     WIDEST,
@@ -24,83 +25,54 @@ from meshwright.graph.architecture.op import (
     separate_attention,
     sum_rows,
 )
-from meshwright.graph.architecture.step import build_model
-from meshwright.graph.architecture.tape import StepTape
 from meshwright.graph.architecture.value import INT64, ProductSize, Value
-from meshwright.graph.graph import Graph
 
 CHANNELS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Vit:
-    tape: StepTape
-    samples: int
-    hidden: int
-    heads: int
-    layers: int
-    intermediate: int
-    patch: int
-    side: int
-    classes: int
+class Vit(Architecture):
+    """A transformer on pictures of `side` pixels, cut into squares of `patch` pixels."""
+
+    BATCH: ClassVar[float] = 256
+    patch: int = 16
+    side: int = 224
+    classes: int = 1000
+    intermediate: int = 0
+
+    @staticmethod
+    def usual(sizes: Mapping[str, Any]) -> dict[str, int]:
+        """Perceptrons are four times as wide as `hidden` unless said."""
+        return {"intermediate": 4 * sizes["hidden"]}
 
     @property
     def patches(self) -> int:
+        """The patches of a picture."""
         return (self.side // self.patch) ** 2
 
     @property
     def tokens(self) -> int:
+        """The patches of a picture and its class token."""
         return self.patches + 1
 
-
-def vit(
-    *,
-    hidden: int,
-    heads: int,
-    layers: int,
-    patch: int = 16,
-    side: int = 224,
-    classes: int = 1000,
-    intermediate: int | None = None,
-    batch: float = 256,
-    precision: str = "fp32",
-    optimizer: str = "adamw",
-    name: str = "vit",
-) -> Graph:
-    """A training step on pictures of `side` pixels, cut into squares of `patch` pixels."""
-
-    sizes = {
-        "hidden": hidden,
-        "heads": heads,
-        "layers": layers,
-        "patch": patch,
-        "side": side,
-        "classes": classes,
-        "intermediate": intermediate or 4 * hidden,
-    }
-
-    def forward(tape: StepTape, samples: int, sizes: Mapping[str, int]) -> Value:
-        return _forward(_Vit(tape=tape, samples=samples, **sizes))
-
-    return build_model(
-        "vit", sizes, forward, name=name, batch=batch, precision=precision, optimizer=optimizer
-    )
+    def loss(self) -> Value:
+        """From pictures to the cross-entropy of their classes."""
+        tape, hidden = self.tape, self.hidden
+        first = tape.weight("", hidden)
+        places = tape.weight("", self.tokens * hidden)
+        x = _prepend(self, first, _cut(self))
+        x = dropout(tape, "dropout", add_broadcast(tape, "", x, places))
+        x = tape.repeat("layers", self.layers, partial(_layer, self), x)
+        x = norm(tape, "norm", x, hidden)
+        x = select_first(tape, x, self.samples * hidden)
+        x = linear(tape, "classifier", x, hidden, self.classes, shaped=False)
+        return cross_entropy(tape, x, tape.input(self.samples, INT64), self.classes)
 
 
-def _forward(model: _Vit) -> Value:
-    tape, hidden = model.tape, model.hidden
-    first = tape.weight("", hidden)
-    places = tape.weight("", model.tokens * hidden)
-    x = _prepend(model, first, _cut(model))
-    x = dropout(tape, "dropout", add_broadcast(tape, "", x, places))
-    x = tape.repeat("layers", model.layers, partial(_layer, model), x)
-    x = norm(tape, "norm", x, hidden)
-    x = select_first(tape, x, model.samples * hidden)
-    x = linear(tape, "classifier", x, hidden, model.classes, shaped=False)
-    return cross_entropy(tape, x, tape.input(model.samples, INT64), model.classes)
+vit = partial(build_model, Vit)
 
 
-def _cut(model: _Vit) -> Value:
+def _cut(model: Vit) -> Value:
     """Patches by a convolution with windows that do not overlap; pictures need no gradient."""
     tape, hidden = model.tape, model.hidden
     depth = CHANNELS * model.patch**2
@@ -138,7 +110,7 @@ def _cut(model: _Vit) -> Value:
     return tape.view(tape.view(made))
 
 
-def _prepend(model: _Vit, first: Value, x: Value) -> Value:
+def _prepend(model: Vit, first: Value, x: Value) -> Value:
     """The class token before the patches of every sample."""
     tape, hidden, samples = model.tape, model.hidden, model.samples
     tape.count_views(1)
@@ -157,7 +129,7 @@ def _prepend(model: _Vit, first: Value, x: Value) -> Value:
     return tape.record(made, (repeated, x), backward)
 
 
-def _layer(model: _Vit, name: str, x: Value) -> Value:
+def _layer(model: Vit, name: str, x: Value) -> Value:
     tape, hidden, wide = model.tape, model.hidden, model.intermediate
     y = _attention(model, f"{name}.attention", norm(tape, f"{name}.norm1", x, hidden))
     x = add(tape, name, x, dropout(tape, f"{name}.dropout", y))
@@ -170,7 +142,7 @@ def _layer(model: _Vit, name: str, x: Value) -> Value:
     return add(tape, name, x, dropout(tape, f"{name_inner}.4", y))
 
 
-def _attention(model: _Vit, name: str, x: Value) -> Value:
+def _attention(model: Vit, name: str, x: Value) -> Value:
     tape, hidden = model.tape, model.hidden
     y = separate_attention(
         tape, name, "", x, hidden=hidden, heads=model.heads, sequence=model.tokens

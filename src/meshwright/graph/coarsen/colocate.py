@@ -19,6 +19,8 @@ shares a device by a join, a fusion or an expansion may take no more than this s
 (the join with the largest r_j + t_ij / b comes first). None is as published.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from meshwright.array import Floats, Ints
@@ -205,33 +207,54 @@ def expand_groups(web: Web, group: Ints, beta: float, cap: float = np.inf) -> No
     can_join = (group < 0) & (seconds < beta)
     queue = np.zeros(web.num_nodes, dtype=np.int32)
     queue[: can_join.sum()] = np.flatnonzero(can_join)
-    bytes_to = np.zeros(num_groups)
-    _expand(
+    growth = _Growth(
         start, others[order], np.concatenate((size, size))[order], seconds, group, can_join,
-        can_join.copy(), queue, int(can_join.sum()), load, bytes_to, cap,
+        can_join.copy(), queue, load, np.zeros(num_groups),
     )  # fmt: skip
+    _expand(growth, int(can_join.sum()), cap)
+
+
+class _Growth(NamedTuple):
+    """Nodes that join the groups around them, for kernels."""
+
+    start: Array
+    """Where the neighbours of each node begin; one entry more than nodes."""
+    others: Array
+    """Neighbours, node after node."""
+    size: Array
+    """The bytes between a node and each neighbour."""
+    seconds: Array
+    group: Array
+    """The group of each node; -1: none."""
+    can_join: Array
+    is_queued: Array
+    queue: Array
+    """A ring of nodes that are still to be looked at."""
+    load: Array
+    """The seconds of each group."""
+    bytes_to: Array
+    """Zero for each group, but while a node is looked at."""
 
 
 @compiled
-def _expand(
-    start: Array, others: Array, size: Array, seconds: Array, group: Array, can_join: Array,
-    is_queued: Array, queue: Array, count: Int, load: Array, bytes_to: Array, cap: Float,
-) -> None:  # fmt: skip
+def _expand(growth: _Growth, count: Int, cap: Float) -> None:
     """First in, first out; who has joined sends those around it that may join to the end."""
+    start, others, group, queue = growth.start, growth.others, growth.group, growth.queue
+    bytes_to = growth.bytes_to
     head = np.int64(0)
     while count > 0:
         node = np.int64(queue[head])
         head = head + 1 if head + 1 < len(queue) else np.int64(0)
         count -= 1
-        is_queued[node] = False
+        growth.is_queued[node] = False
         for k in range(start[node], start[node + 1]):
             if group[others[k]] >= 0:
-                bytes_to[group[others[k]]] += size[k]
+                bytes_to[group[others[k]]] += growth.size[k]
         best = np.int64(-1)
         for k in range(start[node], start[node + 1]):
             other = np.int64(group[others[k]])
             is_better = best < 0 or (other >= 0 and bytes_to[other] > bytes_to[best])
-            if other >= 0 and is_better and load[other] + seconds[node] <= cap:
+            if other >= 0 and is_better and growth.load[other] + growth.seconds[node] <= cap:
                 best = other
         for k in range(start[node], start[node + 1]):
             if group[others[k]] >= 0:
@@ -239,12 +262,12 @@ def _expand(
         if best < 0:
             continue
         group[node] = best
-        can_join[node] = False
-        load[best] += seconds[node]
+        growth.can_join[node] = False
+        growth.load[best] += growth.seconds[node]
         for k in range(start[node], start[node + 1]):
             other = np.int64(others[k])
-            if can_join[other] and not is_queued[other]:
-                is_queued[other] = True
+            if growth.can_join[other] and not growth.is_queued[other]:
+                growth.is_queued[other] = True
                 end = head + count
                 queue[end if end < len(queue) else end - len(queue)] = other
                 count += 1

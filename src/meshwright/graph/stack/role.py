@@ -5,33 +5,14 @@ is.
 """
 
 from collections.abc import Set
-from dataclasses import dataclass
 
 import numpy as np
 
 from meshwright.graph.graph import Bools, Graph, Ints, Phase, Split
 from meshwright.graph.stack.flow import FeatureFlow, FeatureState
 from meshwright.graph.stack.product import is_expert, is_product
-from meshwright.graph.stack.stack import Codes, Cut, Role
+from meshwright.graph.stack.stack import PRODUCT_SIZES, Codes, ProductCut, Role, Roles
 from meshwright.graph.stack.template import Template
-
-_SIZES = ((Cut.ROWS, "rows"), (Cut.COLUMNS, "columns"), (Cut.DEPTH, "depth"), (Cut.COUNT, "count"))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Roles:
-    """As the fields of `LayerKind` of these names."""
-
-    role: Codes
-    tensor_cut: Codes
-    row_cut: Codes
-    is_cut: Bools
-    has_rows: Bools
-    is_expert: Bools
-    is_weight: Bools
-    reduced: Ints
-    spread: Ints
-    dispatched: Ints
 
 
 def find_roles(layer: Template, flow: FeatureFlow) -> Roles:
@@ -132,29 +113,29 @@ def _tensor_cut(graph: Graph, flow: FeatureFlow, role: Codes, is_cut: Bools) -> 
     for op in np.flatnonzero((graph.product_count > 0) & (role != Role.WHOLE)).tolist():
         partner = int(graph.partner[op]) if graph.phase[op] == Phase.BACKWARD else op
         if role[op] == Role.ATTENTION:
-            cut[op] = Cut.COUNT
+            cut[op] = ProductCut.COUNT
         elif not products[op]:  # a sum over rows has a column a feature
-            cut[op] = Cut.COLUMNS if is_cut[graph.outputs[op]].all() else Cut.NONE
+            cut[op] = ProductCut.COLUMNS if is_cut[graph.outputs[op]].all() else ProductCut.NONE
         elif op == partner:
-            cut[op] = Cut.COLUMNS if op in flow.columns else Cut.DEPTH
+            cut[op] = ProductCut.COLUMNS if op in flow.columns else ProductCut.DEPTH
         elif graph.split[op] == Split.SUM:
             cut[op] = _weight_cut(graph, op, partner, partner in flow.columns)
         else:
-            cut[op] = Cut.DEPTH if partner in flow.columns else Cut.COLUMNS
+            cut[op] = ProductCut.DEPTH if partner in flow.columns else ProductCut.COLUMNS
     return cut
 
 
-def _weight_cut(graph: Graph, op: int, partner: int, is_column: bool) -> Cut:
+def _weight_cut(graph: Graph, op: int, partner: int, is_column: bool) -> ProductCut:
     """The gradient of a weight is cut where the weight is; it may be laid out either way."""
     size = graph.product_columns[partner] if is_column else graph.product_depth[partner]
-    return Cut.COLUMNS if graph.product_columns[op] == size else Cut.ROWS
+    return ProductCut.COLUMNS if graph.product_columns[op] == size else ProductCut.ROWS
 
 
 def _row_cut(graph: Graph, role: Codes) -> Codes:
     """The size that grows with the batch; of attention the queries."""
     cut = np.zeros(graph.num_ops, dtype=np.int8)
-    for code, name in reversed(_SIZES):
-        size, fixed = getattr(graph, f"product_{name}"), getattr(graph, f"fixed_product_{name}")
+    for code, name in reversed(PRODUCT_SIZES.items()):
+        size, fixed = getattr(graph, name), getattr(graph, f"fixed_{name}")
         cut[size > fixed] = code
-    cut[(role == Role.ATTENTION) & (graph.product_count > 0)] = Cut.ROWS
+    cut[(role == Role.ATTENTION) & (graph.product_count > 0)] = ProductCut.ROWS
     return cut

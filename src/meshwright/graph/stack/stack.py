@@ -34,7 +34,7 @@ class Role(IntEnum):
     """Its share of the experts, and of each expert's features."""
 
 
-class Cut(IntEnum):
+class ProductCut(IntEnum):
     """Which size of a matrix product a team divides."""
 
     NONE = 0
@@ -44,8 +44,38 @@ class Cut(IntEnum):
     COUNT = 4
 
 
+PRODUCT_SIZES = {each: f"product_{each.name.lower()}" for each in ProductCut if each}
+"""The column of a graph that has each size."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LayerKind:
+class Roles:
+    """What members of teams have and do of the ops and tensors of a layer."""
+
+    role: Codes
+    """A `Role` an op."""
+    tensor_cut: Codes
+    """Which size of an op's product is divided by a tensor team: a `ProductCut` an op."""
+    row_cut: Codes
+    """Which size grows with the tokens, so that it is divided where rows are, as a `ProductCut`."""
+    is_cut: Bools
+    """Tensors of which a member of the tensor team has its features only."""
+    has_rows: Bools
+    """Tensors with a row a token, so that members of a context team have their own rows."""
+    is_expert: Bools
+    """Tensors of experts: their tokens, and gradients of their weights."""
+    is_weight: Bools
+    """Gradients of weights, kept until the update."""
+    reduced: Ints
+    """Tensors that a tensor team adds up in forward: results of row products, ..."""
+    spread: Ints
+    """... and in backward: tensors (of forward) whose gradient column products give in parts."""
+    dispatched: Ints
+    """Tensors that expert teams exchange in forward: tokens on their way to experts and back."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerKind(Roles):
     """Layers that are alike op by op: one of them as a small graph, at the model's batch.
 
     The first `num_entering` ops of `graph` are no work: each stands for a tensor that enters the
@@ -56,38 +86,18 @@ class LayerKind:
     """For people: "embedding", "head", or what its layers are called."""
     graph: Graph
     num_entering: int
-    role: Codes
-    """A `Role` an op."""
-    tensor_cut: Codes
-    """Which size of an op's product is divided by a tensor team: a `Cut` an op."""
-    row_cut: Codes
-    """Which size grows with the tokens, so that it is divided where rows are: a `Cut` an op."""
-    is_cut: Bools
-    """Tensors of which a member of the tensor team has its features only."""
-    has_rows: Bools
-    """Tensors with a row a token, so that members of a context team have their own rows."""
-    is_expert: Bools
-    """Tensors of experts: their tokens, and gradients of their weights."""
-    is_weight: Bools
-    """Gradients of weights, kept until the update."""
     is_side: Bools
     """Entering tensors that are alike for all layers (masks, rotary tables)."""
     is_leaving: Bools
     """Tensors of forward that the next layer reads."""
     is_input: Bools
     """Entering tensors that the layer before makes in forward."""
-    reduced: Ints
-    """Tensors that a tensor team adds up in forward: results of row products, ..."""
-    spread: Ints
-    """... and in backward: tensors (of forward) whose gradient column products give in parts."""
     key_bytes: float
     """Keys and values that attention reads, which a context team gathers; zero: no attention."""
     read_keys: Floats
     """By op: the share of the bytes it reads that is keys and values, ..."""
     written_keys: Floats
     """... and of those it writes that is their gradients."""
-    dispatched: Ints
-    """Tensors that expert teams exchange in forward: tokens on their way to experts and back."""
     is_loss: bool
     """Whether a team that divides it must add up the sums of a loss over its columns."""
     heads: int

@@ -25,7 +25,7 @@ from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Bools, Graph, Phase, Split
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.product import attends, key_bytes
-from meshwright.graph.stack.stack import Cut, Role, Stack
+from meshwright.graph.stack.stack import ProductCut, Role, Stack
 from meshwright.plan.plan import Keys, Part, Plan
 from meshwright.program.expand.expansion import Axis, Expansion, Owned
 from meshwright.program.expand.member import Members, find_members
@@ -214,7 +214,7 @@ class _Tokens:
     ) -> int:
         axis = Axis.NONE if kind == Kind.COMPUTE else Axis.CONTEXT
         new = self.rewrite.add_collective(
-            kind, axis, op, place, group=-1, role=int(Role.WHOLE), cut=int(Cut.NONE),
+            kind, axis, op, place, group=-1, role=int(Role.WHOLE), cut=int(ProductCut.NONE),
             op_names=name, split=int(Split.BATCH), **changed,
         )  # fmt: skip
         self.rewrite.reads[new] = list(tensors)

@@ -10,7 +10,7 @@ from typing import Any
 
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Phase, Split
-from meshwright.graph.stack.stack import Cut, Role, Stack
+from meshwright.graph.stack.stack import ProductCut, Role, Stack
 from meshwright.plan.plan import Part, Plan
 from meshwright.program.expand.expansion import Axis, Expansion, Owned
 from meshwright.program.expand.member import Members
@@ -166,7 +166,7 @@ class TeamExchange:
         number = self._names[name]
         self._names[name] += 1
         new = self.rewrite.add_collective(
-            kind, axis, op, place, group=-1, role=int(Role.WHOLE), cut=int(Cut.NONE),
+            kind, axis, op, place, group=-1, role=int(Role.WHOLE), cut=int(ProductCut.NONE),
             op_names=f"{name}.{number}" if number else name, **changed,
         )  # fmt: skip
         self.rewrite.reads[new] = list(tensors)

@@ -6,14 +6,15 @@ is that as a graph of its own, in which collectives are ops like all others; low
 runtime need not know why they are there.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import freeze_arrays
 from meshwright.graph.graph import Bools, Floats, Graph, Ints
-from meshwright.graph.stack.stack import Cut, Role
+from meshwright.graph.stack.stack import ProductCut, Role
 from meshwright.plan.check import Placement
 from meshwright.program.program import Kind
 
@@ -82,7 +83,7 @@ class Expansion:
     role: Codes
     """By op: a `Role`, WHOLE where there is no tensor team."""
     cut: Codes
-    """By op: the `Cut` of its product that a tensor team divides."""
+    """By op: the `ProductCut` of its product that a tensor team divides."""
     bundles: tuple[tuple[int, ...], ...] = ()
     """Weights that ZeRO moves together: updates, as numbers of the planned graph."""
     bundle: Ints
@@ -92,10 +93,7 @@ class Expansion:
     moves or works on; -1: it does none of this."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if isinstance(value, np.ndarray):
-                value.setflags(write=False)
+        freeze_arrays(self)
 
     @property
     def is_collective(self) -> Bools:
@@ -117,7 +115,7 @@ def unexpanded(graph: Graph, placement: Placement) -> Expansion:
         held=np.full(graph.num_tensors, Owned.WHOLE, dtype=np.int8),
         rows=np.zeros(graph.num_tensors, dtype=np.bool_),
         role=np.full(graph.num_ops, Role.WHOLE, dtype=np.int8),
-        cut=np.full(graph.num_ops, Cut.NONE, dtype=np.int8),
+        cut=np.full(graph.num_ops, ProductCut.NONE, dtype=np.int8),
         bundle=np.full(graph.num_ops, -1, dtype=np.int32),
         hop=np.full(graph.num_ops, -1, dtype=np.int32),
     )

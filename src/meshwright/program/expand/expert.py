@@ -21,7 +21,7 @@ import numpy as np
 
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Bools, Phase
-from meshwright.graph.stack.stack import Cut, Role
+from meshwright.graph.stack.stack import ProductCut, Role
 from meshwright.plan.part import Part, Sync
 from meshwright.plan.plan import Plan
 from meshwright.program.expand.expansion import Axis, Expansion
@@ -179,7 +179,8 @@ class _TokenDispatch:
         number = self.names[name]
         self.names[name] += 1
         return rewrite.add_collective(
-            Kind.ALL_TO_ALL, Axis.EXPERT, source, place, role=int(Role.WHOLE), cut=int(Cut.NONE),
+            Kind.ALL_TO_ALL, Axis.EXPERT, source, place,
+            role=int(Role.WHOLE), cut=int(ProductCut.NONE),
             op_names=f"{name}.{number}" if number else name,
         )  # fmt: skip
 

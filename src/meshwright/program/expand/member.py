@@ -5,16 +5,17 @@ of every op of the whole graph. Knows no parts and no widths.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from meshwright.array import freeze_arrays
 from meshwright.cost.layer.call import loss_bytes
 from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase
 from meshwright.graph.stack.block import find_block
 from meshwright.graph.stack.product import is_product
-from meshwright.graph.stack.stack import Codes, Cut, LayerKind, Role, Stack
+from meshwright.graph.stack.stack import PRODUCT_SIZES, Codes, LayerKind, Role, Stack
 from meshwright.kernel.row import gather_rows
 
 _STRIDED = "strided_"
@@ -37,7 +38,7 @@ class Members:
     role: Codes
     """By op: a `Role`."""
     cut: Codes
-    """By op: a `Cut`."""
+    """By op: a `ProductCut`."""
     makes_terms: Bools
     """By op: whether its results are terms of a sum over the team: a row product, a divided table,
     a column product's gradient of what it read."""
@@ -66,8 +67,7 @@ class Members:
     """By tensor: whether it is the next layer's input, or the gradient of one."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            getattr(self, each.name).setflags(write=False)
+        freeze_arrays(self)
 
 
 def find_members(stack: Stack) -> Members:
@@ -175,11 +175,9 @@ def _has_tokens(kind: LayerKind, tokens: float) -> Bools:
     graph = kind.graph
     if kind.mixes_rows:
         return np.zeros(graph.num_ops, dtype=np.bool_)
-    sizes = ((Cut.ROWS, graph.product_rows), (Cut.COLUMNS, graph.product_columns),
-             (Cut.DEPTH, graph.product_depth), (Cut.COUNT, graph.product_count))  # fmt: skip
     rows = np.zeros(graph.num_ops)
-    for code, size in sizes:
-        rows = np.where(kind.row_cut == code, size, rows)
+    for code, name in PRODUCT_SIZES.items():
+        rows = np.where(kind.row_cut == code, getattr(graph, name), rows)
     is_few = (rows > 0) & (rows < 0.999 * tokens * graph.batch)
     is_few &= is_product(graph) & (kind.role != Role.ATTENTION)
     is_few |= find_block(kind)

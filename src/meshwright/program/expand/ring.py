@@ -29,7 +29,7 @@ from typing import Any
 from meshwright.cost.product import ITEM_BYTES
 from meshwright.graph.column import OP_SIZES
 from meshwright.graph.graph import Split
-from meshwright.graph.stack.stack import Cut, Role
+from meshwright.graph.stack.stack import ProductCut, Role
 from meshwright.program.expand.expansion import Axis, Owned
 from meshwright.program.expand.rewrite import Rewrite
 from meshwright.program.program import Kind
@@ -212,7 +212,7 @@ class _Blocks:
         axis = Axis.NONE if kind == Kind.COMPUTE else Axis.CONTEXT
         text = f"{self.rewrite.graph.op_names[self.rewrite.rows[self.op]]}.{name}"
         new = self.rewrite.add_collective(
-            kind, axis, self.op, place, group=-1, role=int(Role.WHOLE), cut=int(Cut.NONE),
+            kind, axis, self.op, place, group=-1, role=int(Role.WHOLE), cut=int(ProductCut.NONE),
             op_names=text, split=int(Split.BATCH), **changed,
         )  # fmt: skip
         self.rewrite.reads[new] = list(reads)

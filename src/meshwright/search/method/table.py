@@ -11,7 +11,7 @@ from meshwright.search.method.deploy.deploy import deploy
 from meshwright.search.method.heft import heft
 from meshwright.search.method.hybrid.baseline import hybrid_mcmc, manual, unaware
 from meshwright.search.method.hybrid.hybrid import hybrid
-from meshwright.search.method.mcmc.mcmc import mcmc
+from meshwright.search.method.mcmc import mcmc
 from meshwright.search.method.metis import metis
 from meshwright.search.method.msct.msct import msct
 from meshwright.search.method.pipeline.consecutive import consecutive

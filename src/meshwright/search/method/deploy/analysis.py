@@ -3,17 +3,18 @@
 Computed once for a graph and cluster; does not choose (after TAG).
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.array import freeze_arrays
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
 from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase
 from meshwright.search.instance import Instance, held_bytes, make_instance
 from meshwright.search.method.deploy.group import MAX_GROUPS, group_ops
 from meshwright.search.method.deploy.menu import make_menu
-from meshwright.search.method.deploy.option import Action
+from meshwright.search.method.deploy.option import GroupAction
 from meshwright.search.method.deploy.place import DeviceGroup, group_devices
 
 
@@ -27,7 +28,7 @@ class Analysis:
     device_groups: tuple[DeviceGroup, ...]
     place_of: Ints
     """The device group of each device."""
-    actions: tuple[Action, ...]
+    actions: tuple[GroupAction, ...]
     """What can be chosen for a group; the first is data parallelism on all devices."""
     allowed: Bools
     """Group x action: whether the devices can run all of its ops."""
@@ -45,10 +46,7 @@ class Analysis:
     """Group x group: bytes of the tensors from one to the other."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if isinstance(value, np.ndarray):
-                value.setflags(write=False)
+        freeze_arrays(self)
 
     @property
     def graph(self) -> Graph:
@@ -65,7 +63,7 @@ class Analysis:
         """How many groups of ops."""
         return len(self.seconds)
 
-    def can_run(self, group: int, action: Action) -> bool:
+    def can_run(self, group: int, action: GroupAction) -> bool:
         """Whether an action's devices can run all ops of a group; also of actions off the menu."""
         types = self.cluster.type_of[list(action.devices)]
         return bool(np.isfinite(self.seconds[group, types]).all())
@@ -127,7 +125,7 @@ def _at_none(whole: Floats, less: Floats, cluster: Cluster) -> Floats:
         return np.maximum(whole - slope, 0.0)
 
 
-def _find_allowed(cluster: Cluster, seconds: Floats, actions: tuple[Action, ...]) -> Bools:
+def _find_allowed(cluster: Cluster, seconds: Floats, actions: tuple[GroupAction, ...]) -> Bools:
     can_run = np.isfinite(seconds)
     columns = [
         can_run[:, np.unique(cluster.type_of[list(action.devices)])].all(axis=1)

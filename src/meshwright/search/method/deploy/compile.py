@@ -14,12 +14,12 @@ import numpy.typing as npt
 from meshwright.plan.plan import Part, Plan, Sync
 from meshwright.search.method.deploy.analysis import Analysis
 from meshwright.search.method.deploy.group import split_group
-from meshwright.search.method.deploy.option import Action, Option, Strategy
+from meshwright.search.method.deploy.option import GroupAction, GroupOption, Strategy
 
 _SYNC = {
-    Option.ALL_REDUCE: Sync.ALL_REDUCE,
-    Option.PARAMETER_SERVER: Sync.PARAMETER_SERVER,
-    Option.DUPLICATE: Sync.DUPLICATE,
+    GroupOption.ALL_REDUCE: Sync.ALL_REDUCE,
+    GroupOption.PARAMETER_SERVER: Sync.PARAMETER_SERVER,
+    GroupOption.DUPLICATE: Sync.DUPLICATE,
 }
 _DEALT: WeakKeyDictionary[
     Analysis, dict[tuple[int, tuple[int, ...]], tuple[tuple[int, int], ...]]
@@ -53,7 +53,7 @@ def make_plan(
         if len(places) > 1:
             part_of[op] = numbers.setdefault((places, shares, Sync.DUPLICATE, 0), len(numbers))
     for group, action in enumerate(strategy):
-        if action.option is Option.MODEL:
+        if action.option is GroupOption.MODEL:
             for op, device in deal_out(analysis, group, action.devices):
                 key = (device,), (), Sync.ALL_REDUCE, 0
                 part_of[op] = numbers.setdefault(key, len(numbers))
@@ -79,8 +79,8 @@ def _op_names(analysis: Analysis) -> npt.NDArray[np.object_]:
     return _NAMES[analysis]
 
 
-def _key(action: Action, option: Option, bundle: int) -> _Key:
-    if len(action.devices) == 1 or option is Option.MODEL:
+def _key(action: GroupAction, option: GroupOption, bundle: int) -> _Key:
+    if len(action.devices) == 1 or option is GroupOption.MODEL:
         return action.devices[:1], (), Sync.ALL_REDUCE, 0
     return action.devices, action.shares, _SYNC[option], bundle
 

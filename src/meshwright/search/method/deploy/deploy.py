@@ -23,7 +23,7 @@ from meshwright.search.method.deploy.compile import make_plan
 from meshwright.search.method.deploy.evaluate import Evaluator, StrategyEvaluation
 from meshwright.search.method.deploy.fit import fitting_strategies
 from meshwright.search.method.deploy.menu import share_out
-from meshwright.search.method.deploy.option import Option, Strategy
+from meshwright.search.method.deploy.option import GroupOption, Strategy
 from meshwright.search.method.deploy.polish.polish import polish
 from meshwright.search.method.deploy.tree.net import load_prior
 from meshwright.search.method.deploy.tree.prior import Prior, uniform_prior
@@ -244,7 +244,7 @@ class _DeploySearch:
         devices = np.arange(analysis.cluster.num_devices)
         places = tuple(range(len(analysis.device_groups)))
         if np.isfinite(seconds).all() and (seconds > 0).all():
-            for option in (Option.ALL_REDUCE, Option.PARAMETER_SERVER):
+            for option in (GroupOption.ALL_REDUCE, GroupOption.PARAMETER_SERVER):
                 action = share_out(analysis.graph, places, devices, 1.0 / seconds, option)
                 yield (action,) * analysis.num_groups
 

@@ -5,15 +5,16 @@ take to be synchronised, how full devices get, how fast tensors move. Computed o
 what a learned prior sees of actions. Knows nothing of what overlaps in a step.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.array import freeze_arrays
 from meshwright.cost.collective import Collective, collective_model
 from meshwright.cost.memory import usable_bytes
 from meshwright.graph.graph import Bools, Floats
 from meshwright.search.method.deploy.analysis import Analysis
-from meshwright.search.method.deploy.option import Action, Option
+from meshwright.search.method.deploy.option import GroupAction, GroupOption
 
 _MAX_MODELLED = 256
 """Devices up to which all algorithms of a collective are priced, some milliseconds each time."""
@@ -47,10 +48,7 @@ class ActionEstimate:
     """Of data parallelism, nothing overlapped: what times are measured by; positive."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if isinstance(value, np.ndarray):
-                value.setflags(write=False)
+        freeze_arrays(self)
 
 
 def estimate_actions(analysis: Analysis) -> ActionEstimate:
@@ -97,7 +95,7 @@ def _compute_seconds(analysis: Analysis) -> tuple[Floats, Floats]:
     seconds, fixed = _finite(analysis.seconds), _finite(analysis.fixed_seconds)
     fixed = np.minimum(fixed, seconds)
     largest = np.stack([_largest_shares(analysis, action) for action in analysis.actions])
-    is_dealt = np.array([action.option is Option.MODEL for action in analysis.actions])
+    is_dealt = np.array([action.option is GroupOption.MODEL for action in analysis.actions])
     counts = np.stack(
         [
             np.bincount(
@@ -126,25 +124,25 @@ def _finite(seconds: Floats) -> Floats:
     return np.where(is_finite, seconds, _CANNOT_RUN * most)
 
 
-def _largest_shares(analysis: Analysis, action: Action) -> Floats:
+def _largest_shares(analysis: Analysis, action: GroupAction) -> Floats:
     """By device type: the part of the batch that a device of it has at most; 0: none is used."""
     largest = np.zeros(len(analysis.cluster.type_names))
     np.maximum.at(largest, analysis.cluster.type_of[list(action.devices)], _device_shares(action))
     return largest
 
 
-def _device_shares(action: Action) -> Floats:
+def _device_shares(action: GroupAction) -> Floats:
     """The rows that each device runs, as a part of the batch."""
     count = len(action.devices)
-    if action.option in (Option.DUPLICATE, Option.MODEL):
+    if action.option in (GroupOption.DUPLICATE, GroupOption.MODEL):
         return np.ones(count)
     return np.array(action.shares) if action.shares else np.full(count, 1.0 / count)
 
 
-def _needed_bytes(analysis: Analysis, action: Action) -> Floats:
+def _needed_bytes(analysis: Analysis, action: GroupAction) -> Floats:
     """By device of the action: what the whole model holds there."""
     state, held = float(analysis.state_bytes.sum()), float(analysis.held_bytes.sum())
-    if action.option is Option.MODEL:
+    if action.option is GroupOption.MODEL:
         return np.full(len(action.devices), max(state, held) / len(action.devices))
     return state + _device_shares(action) * max(0.0, held - state)
 
@@ -158,11 +156,11 @@ class _SyncTimes:
         self._known: dict[tuple[int, ...], float] = {}
         self.byte_seconds = _byte_seconds(analysis)
 
-    def seconds(self, action: Action) -> float:
+    def seconds(self, action: GroupAction) -> float:
         """By the action's option; what is not replicated has nothing to synchronise."""
-        if action.option is Option.ALL_REDUCE:
+        if action.option is GroupOption.ALL_REDUCE:
             return self.all_reduce(action.devices)
-        return self._server(action) if action.option is Option.PARAMETER_SERVER else 0.0
+        return self._server(action) if action.option is GroupOption.PARAMETER_SERVER else 0.0
 
     def all_reduce(self, devices: tuple[int, ...]) -> float:
         """The fastest algorithm's, alone on the network."""
@@ -178,7 +176,7 @@ class _SyncTimes:
         model = collective_model(self._analysis.cluster, Collective.ALL_REDUCE, devices)
         return model.cost(self._bytes).seconds
 
-    def _server(self, action: Action) -> float:
+    def _server(self, action: GroupAction) -> float:
         """Every device sends all but its own part of the gradients, and gets as much; all of that
         twice. What leaves a device group does so by the fastest of its ways."""
         places, counts = np.unique(

@@ -6,10 +6,11 @@ timeline: how long groups and devices wait, how full they are, how long links ar
 
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.array import freeze_arrays
 from meshwright.graph.graph import Floats
 from meshwright.program.program import Kind, Program
 from meshwright.search.judge import MEMORY_TOLERANCE
@@ -45,8 +46,7 @@ class Feedback:
     """Device group x device group: for how long nothing is on its way from one to the other."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            getattr(self, each.name).setflags(write=False)
+        freeze_arrays(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

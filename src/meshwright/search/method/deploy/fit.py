@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.graph.graph import Floats
 from meshwright.search.method.deploy.evaluate import Evaluator
 from meshwright.search.method.deploy.menu import balanced_samples, share_out
-from meshwright.search.method.deploy.option import Option, Strategy
+from meshwright.search.method.deploy.option import GroupOption, Strategy
 
 _ROUNDS = 12
 
@@ -31,7 +31,7 @@ def fitting_strategies(evaluator: Evaluator) -> Iterator[Strategy]:
         samples = fill_up(graph.batch, weights, limits)
         if samples is None:
             return
-        action = share_out(graph, places, devices, samples, Option.ALL_REDUCE)
+        action = share_out(graph, places, devices, samples, GroupOption.ALL_REDUCE)
         strategy = (action,) * analysis.num_groups
         evaluation = evaluator.evaluate(strategy)
         yield strategy

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
 from meshwright.graph.graph import Floats, Graph
-from meshwright.search.method.deploy.option import Action, Option
+from meshwright.search.method.deploy.option import GroupAction, GroupOption
 from meshwright.search.method.deploy.place import DeviceGroup
 from meshwright.search.replica import divide_batch
 
@@ -22,27 +22,31 @@ Places = npt.NDArray[np.int_]
 
 _FEW_PLACES = 4
 """Of so many device groups all sets are on the menu."""
-_REPLICATED = (Option.ALL_REDUCE, Option.PARAMETER_SERVER)
+_REPLICATED = (GroupOption.ALL_REDUCE, GroupOption.PARAMETER_SERVER)
 
 
-def make_menu(graph: Graph, cluster: Cluster, places: Sequence[DeviceGroup]) -> tuple[Action, ...]:
+def make_menu(
+    graph: Graph, cluster: Cluster, places: Sequence[DeviceGroup]
+) -> tuple[GroupAction, ...]:
     """All actions, each once; the first is data parallelism on all devices."""
     every = tuple(range(len(places)))
-    found: dict[Action, None] = {}
+    found: dict[GroupAction, None] = {}
     for chosen in (every, *_place_sets(graph, cluster, places)):
         devices = np.array(sorted(each for p in chosen for each in places[p].devices))
         for action in _set_actions(graph, cluster, chosen, devices):
             found.setdefault(action)
     for number, place in enumerate(places):
-        one = Action(places=(number,), devices=place.devices[:1], option=Option.ALL_REDUCE)
+        one = GroupAction(
+            places=(number,), devices=place.devices[:1], option=GroupOption.ALL_REDUCE
+        )
         found.setdefault(one)
     return tuple(found)
 
 
 def _set_actions(
     graph: Graph, cluster: Cluster, chosen: tuple[int, ...], devices: Places
-) -> Iterator[Action]:
-    equal = share_out(graph, chosen, devices, np.ones(len(devices)), Option.ALL_REDUCE)
+) -> Iterator[GroupAction]:
+    equal = share_out(graph, chosen, devices, np.ones(len(devices)), GroupOption.ALL_REDUCE)
     yield equal
     if len(equal.devices) < 2:
         return
@@ -50,24 +54,24 @@ def _set_actions(
     for option in _REPLICATED:
         yield share_out(graph, chosen, devices, np.ones(len(devices)), option)
         yield share_out(graph, chosen, devices, balance, option)
-    for option in (Option.DUPLICATE, Option.MODEL):
-        used = tuple(devices.tolist()) if option is Option.MODEL else equal.devices
-        yield Action(places=chosen, devices=used, option=option)
+    for option in (GroupOption.DUPLICATE, GroupOption.MODEL):
+        used = tuple(devices.tolist()) if option is GroupOption.MODEL else equal.devices
+        yield GroupAction(places=chosen, devices=used, option=option)
 
 
 def share_out(
-    graph: Graph, chosen: tuple[int, ...], devices: Places, weights: Floats, option: Option
-) -> Action:
+    graph: Graph, chosen: tuple[int, ...], devices: Places, weights: Floats, option: GroupOption
+) -> GroupAction:
     """Replicas with shares in proportion to weights, in whole samples; devices that get none are
     left out."""
     shares = divide_batch(graph.batch, weights)
     used = shares > 0
     kept = shares[used]
     is_equal = bool((kept == kept[0]).all())
-    return Action(
+    return GroupAction(
         places=chosen,
         devices=tuple(devices[used].tolist()),
-        option=option if used.sum() > 1 else Option.ALL_REDUCE,
+        option=option if used.sum() > 1 else GroupOption.ALL_REDUCE,
         shares=() if is_equal else tuple((kept / kept.sum()).tolist()),
     )
 

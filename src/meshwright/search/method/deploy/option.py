@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 
-class Option(IntEnum):
+class GroupOption(IntEnum):
     """How a group of ops runs on several devices."""
 
     ALL_REDUCE = 0
@@ -21,17 +21,17 @@ class Option(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class GroupAction:
     """A choice for one group of ops."""
 
     places: tuple[int, ...]
     """The device groups, rising."""
     devices: tuple[int, ...]
     """Numbers of the devices, rising: those of the places, less those without a sample."""
-    option: Option
+    option: GroupOption
     shares: tuple[float, ...] = ()
     """Each device's share of the batch; empty where all are equal or nothing is replicated."""
 
 
-Strategy = tuple[Action, ...]
+Strategy = tuple[GroupAction, ...]
 """An action for each group, in the order of groups."""

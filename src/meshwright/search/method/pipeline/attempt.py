@@ -9,7 +9,7 @@ from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import ScheduleKind
 from meshwright.search.judge import Verdict, try_plan
-from meshwright.search.method.pipeline.candidate import Candidate, Cut, Key
+from meshwright.search.method.pipeline.candidate import Candidate, Key, StageCut
 
 _MAX_INSTANCES = 300_000
 """The most instances of ops, over all microbatches, of a plan that is simulated op by op where a
@@ -37,7 +37,7 @@ class Task:
         """Returns a candidate that has this key."""
         stage_of_op, homes, kind, microbatches = self.key
         stages = np.frombuffer(stage_of_op, dtype=np.int32)
-        cut = Cut(graph=graph, stage_of_op=stages, num_stages=len(homes))
+        cut = StageCut(graph=graph, stage_of_op=stages, num_stages=len(homes))
         return Candidate(cut=cut, homes=homes, kind=ScheduleKind(kind), microbatches=microbatches)
 
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from meshwright.plan.plan import ScheduleKind
 from meshwright.search.instance import Instance
-from meshwright.search.method.pipeline.candidate import Candidate, Cut
+from meshwright.search.method.pipeline.candidate import Candidate, StageCut
 from meshwright.search.method.pipeline.chain import Chain, make_chain
 from meshwright.search.method.pipeline.consecutive import (
     counts_samples,
@@ -55,7 +55,7 @@ def _stages(
     stage = np.searchsorted(np.asarray(ends), chain.block_of_op, side="right")
     is_wrapped = chain.is_wrapped and len(ends) > 1
     stage = np.where(chain.block_of_op < 0, len(ends) if is_wrapped else 0, stage)
-    cut = Cut.of(graph, stage.astype(np.int32))
+    cut = StageCut.of(graph, stage.astype(np.int32))
     lists = [tuple(each.tolist()) for each in homes]
     for count in wanted or microbatch_choices(graph, len(ends), replicas):
         if not counts_samples(graph) or count * replicas <= graph.batch:

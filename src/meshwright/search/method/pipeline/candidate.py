@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Bools, Floats, Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind
@@ -17,7 +17,7 @@ Key = tuple[bytes, Homes, str, int]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Cut:
+class StageCut:
     """The ops of a graph divided into stages, none of them empty."""
 
     graph: Graph
@@ -25,10 +25,10 @@ class Cut:
     num_stages: int
 
     @staticmethod
-    def of(graph: Graph, stage_of_op: Ints) -> "Cut":
+    def of(graph: Graph, stage_of_op: Ints) -> "StageCut":
         """Stages are numbered anew, without gaps."""
         numbers, stage = np.unique(stage_of_op, return_inverse=True)
-        return Cut(graph=graph, stage_of_op=stage.astype(np.int32), num_stages=len(numbers))
+        return StageCut(graph=graph, stage_of_op=stage.astype(np.int32), num_stages=len(numbers))
 
     @cached_property
     def key(self) -> bytes:
@@ -65,12 +65,24 @@ class Cut:
             tables.append(table)
         return tables[0], tables[1]
 
+    @cached_property
+    def returns(self) -> Bools:
+        """Stage x stage: whether backward of the column reads what backward of the row makes."""
+        graph, stage = self.graph, self.stage_of_op
+        source = graph.tensor_source[graph.use_tensor]
+        is_back = (graph.phase[source] == Phase.BACKWARD) & (
+            graph.phase[graph.use_op] == Phase.BACKWARD
+        )
+        table = np.zeros((self.num_stages, self.num_stages), dtype=np.bool_)
+        table[stage[source[is_back]], stage[graph.use_op[is_back]]] = True
+        return table
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Candidate:
     """A whole plan."""
 
-    cut: Cut
+    cut: StageCut
     homes: Homes
     kind: ScheduleKind
     microbatches: int

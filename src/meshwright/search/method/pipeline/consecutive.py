@@ -26,14 +26,10 @@ _MAX_MICROBATCHES = 64
 
 def consecutive(problem: Problem, attempt: Attempt) -> None:
     """The best of all S stages x R replicas."""
-    instance = problem.instance
-    attempt.raise_bound(problem.plan_bound)
-    devices = pipeline_devices(instance)
-    if reason := refuse_pipeline(problem.graph, devices):
-        attempt.refuse(reason, {"simulations": 0.0})
+    if (devices := open_pipeline(problem, attempt)) is None:
         return
     trial = Trial(problem)
-    chain = make_chain(instance, np.unique(instance.type_of[devices]).tolist())
+    chain = make_chain(problem.instance, np.unique(problem.instance.type_of[devices]).tolist())
     for stages in range(1, min(len(devices), chain.num_blocks) + 1):
         if len(devices) % stages == 0:
             ends = equal_stages(chain.seconds, stages)
@@ -65,6 +61,16 @@ def _fill_stages(sums: Floats, most: float) -> list[int]:
         end = int(np.searchsorted(sums, limit, side="right")) - 1
         ends.append(max(end, ends[-1] + 1))
     return ends[1:]
+
+
+def open_pipeline(problem: Problem, attempt: Attempt) -> Ints | None:
+    """Offer the bound of all pipelines; their devices, None where there can be no pipeline."""
+    attempt.raise_bound(problem.plan_bound)
+    devices = pipeline_devices(problem.instance)
+    if reason := refuse_pipeline(problem.graph, devices):
+        attempt.refuse(reason, {"simulations": 0.0})
+        return None
+    return devices
 
 
 def pipeline_devices(instance: Instance) -> Ints:

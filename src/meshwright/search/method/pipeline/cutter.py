@@ -10,7 +10,7 @@ from meshwright.array import Floats, Ints
 from meshwright.plan.answer import Stop
 from meshwright.search.clock import Clock
 from meshwright.search.method.pipeline.block import Blocks
-from meshwright.search.method.pipeline.candidate import Cut
+from meshwright.search.method.pipeline.candidate import StageCut
 from meshwright.search.method.pipeline.gather import WEIGHTS, gather_blocks, project
 from meshwright.search.method.pipeline.microbatch_price import PipelineShape, Prices, StageTeam
 from meshwright.search.method.pipeline.refine import BY_BOTH, refine_split
@@ -62,7 +62,7 @@ class Clustering:
 class Sketch:
     """Stages without devices, and where they come from."""
 
-    cut: Cut
+    cut: StageCut
     teams: tuple[StageTeam, ...]
     """Of each stage that is not wrapped."""
     shape: PipelineShape
@@ -147,7 +147,7 @@ class Cutter:
             memory_share=self.memory_share,
         )
         split = solve_split(problem, budget_seconds=_SPLIT_SECONDS)
-        if "interrupted" in split.statistics:
+        if split.is_interrupted:
             raise KeyboardInterrupt
         if split.stop is Stop.INFEASIBLE:
             self.reason = self.reason or split.reason
@@ -193,7 +193,7 @@ class Cutter:
         if len(kind_of_stage) == 1:  # what wraps around to it is of the one stage, too
             stage_of_op = np.zeros_like(stage_of_op)
         return Sketch(
-            cut=Cut.of(self.prices.instance.graph, stage_of_op),
+            cut=StageCut.of(self.prices.instance.graph, stage_of_op),
             teams=tuple(shape.teams[kind] for kind in kind_of_stage),
             shape=shape,
             seconds_per_byte=seconds_per_byte,

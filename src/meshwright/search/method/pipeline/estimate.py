@@ -65,7 +65,8 @@ class Estimator:
         there, back = (self._delays(candidate, table, busy_links) for table in candidate.cut.wires)
         # A way through slow replicas only may not exist.
         before = _longest_ways(fastest[0], there, transfers=0.0)
-        after = _longest_ways(fastest[1], back.T, transfers=0.0)
+        # What backward reads of forward, another stage's backward need not have ended for.
+        after = _longest_ways(fastest[1], (back * candidate.cut.returns).T, transfers=0.0)
         if candidate.kind is ScheduleKind.ZERO_BUBBLE:
             after = np.zeros(count)  # weight gradients hold up nobody
         microbatches = candidate.microbatches

@@ -9,12 +9,12 @@ import numpy as np
 
 from meshwright.array import Floats
 from meshwright.graph.graph import Graph, Phase
-from meshwright.search.method.pipeline.candidate import Cut
+from meshwright.search.method.pipeline.candidate import StageCut
 from meshwright.search.method.pipeline.microbatch_price import stage_sums
 
 
 def recomputed_peak_bytes(
-    graph: Graph, cut: Cut, microbatches: int, replicas: Sequence[int]
+    graph: Graph, cut: StageCut, microbatches: int, replicas: Sequence[int]
 ) -> Floats:
     """Parmesan's peak memory of each stage with recomputation, on a replica.
 

@@ -31,7 +31,7 @@ from meshwright.cluster.level import levels
 from meshwright.compiled import compiled, inlined
 from meshwright.search.incumbent import Attempt
 from meshwright.search.method.pipeline.chain import MAX_BLOCKS, Chain, make_chain
-from meshwright.search.method.pipeline.consecutive import Trial, pipeline_devices, refuse_pipeline
+from meshwright.search.method.pipeline.consecutive import Trial, open_pipeline
 from meshwright.search.problem import Problem
 
 _MAX_WORK = 4e8
@@ -58,13 +58,9 @@ class Partition:
 
 def pipedream(problem: Problem, attempt: Attempt) -> None:
     """PipeDream's stages and replicas, with the best number of microbatches."""
-    instance = problem.instance
-    attempt.raise_bound(problem.plan_bound)
-    devices = pipeline_devices(instance)
-    if reason := refuse_pipeline(problem.graph, devices):
-        attempt.refuse(reason, {"simulations": 0.0})
+    if (devices := open_pipeline(problem, attempt)) is None:
         return
-    trial = Trial(problem)
+    instance, trial = problem.instance, Trial(problem)
     tiers, order = find_tiers(problem.cluster, devices)
     chain = make_chain(instance, np.unique(instance.type_of[devices]).tolist(), max_blocks(tiers))
     found = partition_chain(chain, tiers)

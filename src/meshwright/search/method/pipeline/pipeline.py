@@ -17,7 +17,7 @@ from meshwright.search.instance import Instance
 from meshwright.search.method.pipeline.attempt import TrialContext
 from meshwright.search.method.pipeline.baseline import usual_candidates
 from meshwright.search.method.pipeline.block import find_blocks
-from meshwright.search.method.pipeline.candidate import Candidate, Cut, Homes, suited_kinds
+from meshwright.search.method.pipeline.candidate import Candidate, Homes, StageCut, suited_kinds
 from meshwright.search.method.pipeline.consecutive import (
     counts_samples,
     possible_microbatches,
@@ -323,7 +323,7 @@ class _PipelineSearch:
                 }
 
 
-def _scheduled(cut: Cut, homes: Homes, choices: Sequence[int]) -> Iterator[Candidate]:
+def _scheduled(cut: StageCut, homes: Homes, choices: Sequence[int]) -> Iterator[Candidate]:
     for count in choices:
         for kind in suited_kinds(cut.num_stages, homes, count):
             yield Candidate(cut=cut, homes=homes, kind=kind, microbatches=count, origin="split")

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from meshwright.array import Floats, Ints
-from meshwright.search.method.pipeline.candidate import Cut, Homes
+from meshwright.search.method.pipeline.candidate import Homes, StageCut
 from meshwright.search.method.pipeline.map.answer import find_reason
 from meshwright.search.method.pipeline.map.baseline import consecutive_mapping, p2p_first_mapping
 from meshwright.search.method.pipeline.map.parmesan import parmesan_mapping
@@ -35,7 +35,7 @@ def slots_of(num_stages: int, num_slots: int) -> Ints:
 
 
 def mapping_problem(
-    prices: Prices, cut: Cut, teams: Sequence[StageTeam], flights: Sequence[float]
+    prices: Prices, cut: StageCut, teams: Sequence[StageTeam], flights: Sequence[float]
 ) -> MappingProblem:
     """Slots of teams onto the cluster's devices; a team's are of its grade.
 
@@ -64,7 +64,7 @@ def mapping_problem(
     )
 
 
-def _wire_bytes(cut: Cut, slot_of_stage: Ints, num_slots: int) -> Floats:
+def _wire_bytes(cut: StageCut, slot_of_stage: Ints, num_slots: int) -> Floats:
     """Slot x slot: what two exchange, both ways."""
     total = np.zeros((num_slots, num_slots))
     for table in cut.wires:

@@ -14,7 +14,7 @@ from meshwright.array import Ints
 from meshwright.plan.plan import ScheduleKind
 from meshwright.search.instance import Instance
 from meshwright.search.method.pipeline.block import Blocks
-from meshwright.search.method.pipeline.candidate import Candidate, Cut, Homes, suited_kinds
+from meshwright.search.method.pipeline.candidate import Candidate, Homes, StageCut, suited_kinds
 
 _SIZES = (1, 2, 4, 8, 16, 32)
 """Blocks that move over a boundary at once."""
@@ -67,7 +67,7 @@ def _other_schedules(candidate: Candidate, choices: Sequence[int]) -> Iterator[C
             yield Candidate(cut=cut, homes=homes, kind=kind, microbatches=count, origin="schedule")
 
 
-def _stage_of_block(blocks: Blocks, cut: Cut) -> Ints | None:
+def _stage_of_block(blocks: Blocks, cut: StageCut) -> Ints | None:
     """None where these stages divide a block, or wrap around otherwise than blocks do."""
     stage = np.full(blocks.num_blocks, -1, dtype=np.int32)
     kept = ~blocks.is_wrapped
@@ -81,9 +81,9 @@ def _with_stages(
 ) -> Candidate:
     """`homes`: of every stage but the wrapped one."""
     if blocks.has_tail and len(homes) == 1:  # one stage after all
-        cut = Cut.of(candidate.cut.graph, np.zeros_like(candidate.cut.stage_of_op))
+        cut = StageCut.of(candidate.cut.graph, np.zeros_like(candidate.cut.stage_of_op))
     else:
-        cut = Cut.of(candidate.cut.graph, blocks.stage_of_op(stage))
+        cut = StageCut.of(candidate.cut.graph, blocks.stage_of_op(stage))
         homes = (*homes, homes[0]) if blocks.has_tail else homes
     kind = candidate.kind
     fitting = suited_kinds(cut.num_stages, homes, candidate.microbatches)

@@ -20,7 +20,7 @@ from meshwright.search.incumbent import Attempt
 from meshwright.search.instance import devices_of_units, explain_nowhere, order_plan
 from meshwright.search.judge import Verdict
 from meshwright.search.method.placement.contend import contend
-from meshwright.search.method.placement.exhaustive.search import exhaust
+from meshwright.search.method.placement.exhaustive import exhaust
 from meshwright.search.method.placement.improve import improve
 from meshwright.search.method.placement.level_search import search_rounds
 from meshwright.search.method.placement.placement_walk import Placed, PlacementWalk
@@ -202,11 +202,9 @@ class _PlacementSearch:
         )
         self._statistics["nodes"] = float(found.num_nodes)
         if found.verdict and found.verdict.rank < self.best.verdict.rank:
-            assert found.device_of_op is not None, "what has a verdict has a placement"
-            assert found.order is not None, "and an order"
-            plan = order_plan(self.instance, found.device_of_op, found.order)
-            self.best = _SimulatedPlan(placed=None, plan=plan, verdict=found.verdict)
-            self.attempt.offer(plan, found.verdict)
+            assert found.plan is not None, "what has a verdict is a plan"
+            self.best = _SimulatedPlan(placed=None, plan=found.plan, verdict=found.verdict)
+            self.attempt.offer(found.plan, found.verdict)
         if found.is_complete and self.best.verdict.fits:
             self.attempt.raise_bound(self.best.verdict.step_seconds)
 

@@ -36,7 +36,7 @@ from meshwright.search.instance import (
     order_plan,
 )
 from meshwright.search.judge import tighten
-from meshwright.search.method.mcmc.mcmc import first_placement
+from meshwright.search.method.mcmc import first_placement
 from meshwright.search.method.quickp.programme.model import Order
 from meshwright.search.method.quickp.programme.programme import (
     ProgrammeResult,

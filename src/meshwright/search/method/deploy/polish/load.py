@@ -13,7 +13,7 @@ from meshwright.cost.collective import Collective, collective_model
 from meshwright.cost.compute import op_seconds
 from meshwright.graph.graph import Floats, Ints, Phase, Split
 from meshwright.search.method.deploy.analysis import Analysis
-from meshwright.search.method.deploy.option import Action, Option, Strategy
+from meshwright.search.method.deploy.option import GroupAction, GroupOption, Strategy
 from meshwright.search.replica import divide_batch
 
 _FREE_SAMPLES = 120
@@ -45,20 +45,20 @@ class Loads:
         """The groups as the step runs through them."""
         self._last_gradient = _last_gradients(analysis)
         self._per_byte: dict[tuple[int, ...], float] = {}
-        self._tables: dict[Action, Floats] = {}
+        self._tables: dict[GroupAction, Floats] = {}
 
-    def samples(self, action: Action) -> Ints:
+    def samples(self, action: GroupAction) -> Ints:
         """How many samples each device has of a group; zero: it has no part in it."""
         found = np.zeros(len(self.type_of), dtype=np.int32)
         devices = list(action.devices)
-        if action.option is Option.DUPLICATE or len(devices) == 1:
+        if action.option is GroupOption.DUPLICATE or len(devices) == 1:
             found[devices] = self.num_samples
         else:
             shares = np.array(action.shares or [1.0 / len(devices)] * len(devices))
             found[devices] = np.maximum(np.rint(shares * self.num_samples), 1)
         return found
 
-    def by_device(self, action: Action) -> Floats:
+    def by_device(self, action: GroupAction) -> Floats:
         """Group x device: seconds with this action; what is dealt out counts as if replicated."""
         found = self._tables.get(action)
         if found is None:
@@ -69,7 +69,7 @@ class Loads:
 
     def table(self, strategy: Strategy) -> Floats:
         """Group x device."""
-        groups: dict[Action, list[int]] = {}
+        groups: dict[GroupAction, list[int]] = {}
         for group, action in enumerate(strategy):
             groups.setdefault(action, []).append(group)
         found = np.empty((len(strategy), len(self.type_of)))
@@ -91,7 +91,7 @@ class Loads:
         compute = float(self.table(strategy).sum(axis=0).max())
         parts: dict[tuple[int, ...], float] = {}
         for action, size in zip(strategy, self.analysis.gradient_bytes.tolist(), strict=True):
-            if action.option is Option.ALL_REDUCE and len(action.devices) > 1:
+            if action.option is GroupOption.ALL_REDUCE and len(action.devices) > 1:
                 parts[action.devices] = parts.get(action.devices, 0.0) + size
         gradients = np.zeros(len(self.type_of))
         for devices, size in parts.items():
@@ -125,35 +125,37 @@ class Loads:
         return self._per_byte[devices]
 
     def divide(
-        self, groups: Sequence[int], devices: Sequence[int], busy: Floats, option: Option
-    ) -> Action | None:
+        self, groups: Sequence[int], devices: Sequence[int], busy: Floats, option: GroupOption
+    ) -> GroupAction | None:
         """Replicas of some groups on some devices, with shares such that the last device to finish,
         counting what each has to do besides, finishes earliest; None: a device cannot run them."""
         chosen = np.array(sorted(devices), dtype=np.intp)
         table = self.seconds[list(groups)].sum(axis=0)[self.type_of[chosen]]
         if not np.isfinite(table).all():
             return None
-        if option is Option.DUPLICATE or option is Option.MODEL:
+        if option is GroupOption.DUPLICATE or option is GroupOption.MODEL:
             return self.act(chosen, np.ones(len(chosen)), option)
         samples = level_samples(table + busy[chosen, None], self.num_samples)
         return self.act(chosen, samples.astype(np.float64), option)
 
-    def act(self, devices: Devices, weights: Floats, option: Option) -> Action:
+    def act(self, devices: Devices, weights: Floats, option: GroupOption) -> GroupAction:
         """The action of these shares in whole samples; devices that get none are left out."""
-        if option is Option.DUPLICATE or option is Option.MODEL:
-            return self._make(devices, option if len(devices) > 1 else Option.ALL_REDUCE, ())
+        if option is GroupOption.DUPLICATE or option is GroupOption.MODEL:
+            return self._make(devices, option if len(devices) > 1 else GroupOption.ALL_REDUCE, ())
         shares = divide_batch(self.analysis.graph.batch, weights)
         kept = shares[shares > 0]
         is_equal = bool((kept == kept[0]).all())
         return self._make(
             devices[shares > 0],
-            option if len(kept) > 1 else Option.ALL_REDUCE,
+            option if len(kept) > 1 else GroupOption.ALL_REDUCE,
             () if is_equal else tuple((kept / kept.sum()).tolist()),
         )
 
-    def _make(self, devices: Devices, option: Option, shares: tuple[float, ...]) -> Action:
+    def _make(
+        self, devices: Devices, option: GroupOption, shares: tuple[float, ...]
+    ) -> GroupAction:
         places = np.unique(self.analysis.place_of[devices])
-        return Action(
+        return GroupAction(
             places=tuple(places.tolist()),
             devices=tuple(devices.tolist()),
             option=option,

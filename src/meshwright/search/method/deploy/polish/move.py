@@ -11,10 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.graph.graph import Floats
-from meshwright.search.method.deploy.option import Action, Option, Strategy
+from meshwright.search.method.deploy.option import GroupAction, GroupOption, Strategy
 from meshwright.search.method.deploy.polish.load import Loads
 
-_OPTIONS = (Option.ALL_REDUCE, Option.PARAMETER_SERVER, Option.DUPLICATE, Option.MODEL)
+_OPTIONS = (
+    GroupOption.ALL_REDUCE,
+    GroupOption.PARAMETER_SERVER,
+    GroupOption.DUPLICATE,
+    GroupOption.MODEL,
+)
 _OPTION_ODDS = (0.6, 0.12, 0.18, 0.1)
 
 
@@ -35,7 +40,7 @@ class Site:
         rest: Floats = table.sum(axis=0) - table[list(groups)].sum(axis=0)
         return rest
 
-    def replace(self, groups: Sequence[int], action: Action | None) -> Strategy | None:
+    def replace(self, groups: Sequence[int], action: GroupAction | None) -> Strategy | None:
         """The strategy with another action for some groups; None: that would change nothing, or the
         action cannot run one of them."""
         changed = list(self.strategy)
@@ -45,7 +50,7 @@ class Site:
             return None
         return tuple(changed)
 
-    def can_run(self, strategy: Sequence[Action]) -> bool:
+    def can_run(self, strategy: Sequence[GroupAction]) -> bool:
         """Whether every device can run what it has of every group."""
         table = self.loads.can_run
         return table is None or all(
@@ -103,7 +108,7 @@ def pick_devices(site: Site, groups: Sequence[int], rng: np.random.Generator) ->
     return (int(rng.integers(analysis.cluster.num_devices)),)
 
 
-def pick_option(rng: np.random.Generator) -> Option:
+def pick_option(rng: np.random.Generator) -> GroupOption:
     """Mostly all-reduce."""
     return _OPTIONS[int(rng.choice(len(_OPTIONS), p=_OPTION_ODDS))]
 
@@ -121,7 +126,7 @@ def divide_again(site: Site, rng: np.random.Generator) -> Strategy | None:
     groups = pick_groups(site, rng)
     action = site.strategy[groups[0]]
     groups = [group for group in groups if site.strategy[group].devices == action.devices]
-    if len(action.devices) < 2 or action.option in (Option.DUPLICATE, Option.MODEL):
+    if len(action.devices) < 2 or action.option in (GroupOption.DUPLICATE, GroupOption.MODEL):
         return None
     busy = site.busy(groups)
     if rng.random() < 0.5:  # what sums do not see: a device that waits, or is waited for
@@ -134,7 +139,7 @@ def shift_sample(site: Site, rng: np.random.Generator) -> Strategy | None:
     """A sample or two from one device to another, for all groups with that action or some."""
     first = pick_group(site, rng)
     action = site.strategy[first]
-    if len(action.devices) < 2 or action.option in (Option.DUPLICATE, Option.MODEL):
+    if len(action.devices) < 2 or action.option in (GroupOption.DUPLICATE, GroupOption.MODEL):
         return None
     groups = [group for group, each in enumerate(site.strategy) if each == action]
     if rng.random() < 0.4:
@@ -183,7 +188,7 @@ def change_option(site: Site, rng: np.random.Generator) -> Strategy | None:
     option = _OPTIONS[int(rng.integers(len(_OPTIONS)))]
     if option is action.option:
         return None
-    if {option, action.option} == {Option.ALL_REDUCE, Option.PARAMETER_SERVER}:
+    if {option, action.option} == {GroupOption.ALL_REDUCE, GroupOption.PARAMETER_SERVER}:
         devices = np.array(action.devices, dtype=np.intp)
         samples = site.loads.samples(action)[devices].astype(np.float64)
         return site.replace(groups, site.loads.act(devices, samples, option))
@@ -201,11 +206,11 @@ def move_heavy(site: Site, rng: np.random.Generator) -> Strategy | None:
     place = analysis.device_groups[int(rng.integers(len(analysis.device_groups)))]
     if draw < 0.4:
         devices: tuple[int, ...] = (place.devices[int(rng.integers(len(place.devices)))],)
-        option = Option.ALL_REDUCE
+        option = GroupOption.ALL_REDUCE
     elif draw < 0.65:
-        devices, option = place.devices, Option.ALL_REDUCE
+        devices, option = place.devices, GroupOption.ALL_REDUCE
     else:
-        devices, option = site.strategy[groups[0]].devices, Option.DUPLICATE
+        devices, option = site.strategy[groups[0]].devices, GroupOption.DUPLICATE
         if len(devices) == 1:
             devices = site.strategy[int(np.argmax(site.heat))].devices
     changed = site.replace(groups, site.loads.divide(groups, devices, site.busy(groups), option))
@@ -214,14 +219,14 @@ def move_heavy(site: Site, rng: np.random.Generator) -> Strategy | None:
 
 def level_rest(site: Site, strategy: Strategy, groups: Sequence[int]) -> Strategy:
     """Divide the most common action of all other groups again, now that these are elsewhere."""
-    counts: dict[Action, int] = {}
+    counts: dict[GroupAction, int] = {}
     for group, action in enumerate(strategy):
         if group not in groups and len(action.devices) > 1:
             counts[action] = counts.get(action, 0) + 1
     if not counts:
         return strategy
     common = max(counts, key=lambda action: counts[action])
-    if common.option in (Option.DUPLICATE, Option.MODEL):
+    if common.option in (GroupOption.DUPLICATE, GroupOption.MODEL):
         return strategy
     members = [
         group for group, each in enumerate(strategy) if each == common and group not in groups

@@ -11,7 +11,7 @@ import numpy as np
 
 from meshwright.cost.memory import usable_bytes
 from meshwright.graph.graph import Floats
-from meshwright.search.method.deploy.option import Action, Option, Strategy
+from meshwright.search.method.deploy.option import GroupAction, GroupOption, Strategy
 from meshwright.search.method.deploy.polish.load import Loads
 from meshwright.search.method.deploy.polish.move import Site, level_rest
 
@@ -72,7 +72,7 @@ def _trunk_sets(loads: Loads, heavy: Sequence[int]) -> list[Devices]:
     idle = np.zeros(len(loads.type_of))
     found: dict[Devices, float] = {}
     for devices in dict.fromkeys(action.devices for action in analysis.actions):
-        action = loads.divide(light, devices, idle, Option.ALL_REDUCE)
+        action = loads.divide(light, devices, idle, GroupOption.ALL_REDUCE)
         if action is not None and action.devices not in found:
             compute = _busiest(loads, light, action)
             moved = size * loads.gradient_seconds(action.devices) if len(devices) > 1 else 0.0
@@ -80,7 +80,7 @@ def _trunk_sets(loads: Loads, heavy: Sequence[int]) -> list[Devices]:
     return sorted(found, key=lambda devices: found[devices])[:_MOST_SETS]
 
 
-def _busiest(loads: Loads, groups: Sequence[int], action: Action) -> float:
+def _busiest(loads: Loads, groups: Sequence[int], action: GroupAction) -> float:
     samples = loads.samples(action)
     table: Floats = loads.seconds[list(groups)].sum(axis=0)
     return float(table[loads.type_of, samples].max())
@@ -91,7 +91,7 @@ def _spread(loads: Loads, heavy: Sequence[int], devices: Devices) -> Iterator[St
     num_groups = loads.analysis.num_groups
     light = [group for group in range(num_groups) if group not in heavy]
     idle = np.zeros(len(loads.type_of))
-    trunk = loads.divide(light, devices, idle, Option.ALL_REDUCE)
+    trunk = loads.divide(light, devices, idle, GroupOption.ALL_REDUCE)
     if trunk is None:
         return
     for action in _heavy_actions(loads, heavy, devices) if heavy else (trunk,):
@@ -101,22 +101,22 @@ def _spread(loads: Loads, heavy: Sequence[int], devices: Devices) -> Iterator[St
             yield level_rest(site, strategy, heavy) if heavy else strategy
 
 
-def _heavy_actions(loads: Loads, heavy: Sequence[int], used: Devices) -> Iterator[Action]:
+def _heavy_actions(loads: Loads, heavy: Sequence[int], used: Devices) -> Iterator[GroupAction]:
     """One device, a device group, or every device of the others': those of them that take least."""
     places = loads.analysis.device_groups
     size = float(loads.analysis.gradient_bytes[list(heavy)].sum())
     idle = np.zeros(len(loads.type_of))
     targets = {place.devices for place in places} | {place.devices[:1] for place in places}
-    found: dict[Action, float] = {}
+    found: dict[GroupAction, float] = {}
     for devices in sorted(targets):
-        action = loads.divide(heavy, devices, idle, Option.ALL_REDUCE)
+        action = loads.divide(heavy, devices, idle, GroupOption.ALL_REDUCE)
         if action is not None:
             moved = size * loads.gradient_seconds(devices) if len(devices) > 1 else 0.0
             # Devices that the others use, too, save transfers.
             near = 1.0 if set(devices) <= set(used) else 1.5
             found[action] = near * (_busiest(loads, heavy, action) + moved)
     yield from sorted(found, key=lambda action: found[action])[:_MOST_TARGETS]
-    for option in (Option.DUPLICATE, Option.PARAMETER_SERVER):
+    for option in (GroupOption.DUPLICATE, GroupOption.PARAMETER_SERVER):
         action = loads.divide(heavy, used, idle, option)
         if action is not None:
             yield action
@@ -132,14 +132,14 @@ def pack_groups(loads: Loads) -> Iterator[Strategy]:
     need = np.maximum(analysis.held_bytes, analysis.state_bytes)
     for full in _FULL:
         left = usable * full
-        chosen: dict[int, Action] = {}
+        chosen: dict[int, GroupAction] = {}
         place = 0
         for group in loads.order.tolist():
             while place < len(order) - 1 and need[group] > left[order[place]]:
                 place += 1
             device = order[place]
             left[device] -= need[group]
-            chosen[group] = loads.act(np.array([device]), np.ones(1), Option.ALL_REDUCE)
+            chosen[group] = loads.act(np.array([device]), np.ones(1), GroupOption.ALL_REDUCE)
         strategy = tuple(chosen[group] for group in range(analysis.num_groups))
         if _site(loads, strategy).can_run(strategy):
             yield strategy

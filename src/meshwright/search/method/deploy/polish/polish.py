@@ -19,7 +19,7 @@ from meshwright.search.method.deploy.analysis import Analysis
 from meshwright.search.method.deploy.compile import make_plan
 from meshwright.search.method.deploy.evaluate import Evaluator, StrategyEvaluation
 from meshwright.search.method.deploy.factor.factor import choose_duplicated
-from meshwright.search.method.deploy.option import Option, Strategy
+from meshwright.search.method.deploy.option import GroupOption, Strategy
 from meshwright.search.method.deploy.polish.load import Loads
 from meshwright.search.method.deploy.polish.move import MOVES, Site
 from meshwright.search.method.deploy.polish.opening import open_strategies
@@ -281,7 +281,7 @@ class _PolishSearch:
         return self.best_rank < before
 
 
-_SYNCHRONISED = (Option.ALL_REDUCE, Option.PARAMETER_SERVER)
+_SYNCHRONISED = (GroupOption.ALL_REDUCE, GroupOption.PARAMETER_SERVER)
 
 
 def group_heat(analysis: Analysis, timeline: Timeline) -> Floats:

@@ -9,7 +9,7 @@ import numpy as np
 from meshwright.graph.graph import Bools, Floats
 from meshwright.search.method.deploy.analysis import Analysis
 from meshwright.search.method.deploy.estimate import ActionEstimate
-from meshwright.search.method.deploy.option import Action, Option
+from meshwright.search.method.deploy.option import GroupAction, GroupOption
 
 _OVERLAPPED = 2 / 3
 """Of a step's compute, the backward ops, beside which gradients travel."""
@@ -49,9 +49,9 @@ def _parts(values: Floats) -> Floats:
     return values / total if total > 0 else np.zeros_like(values)
 
 
-def describe_action(action: Action, analysis: Analysis) -> list[float]:
+def describe_action(action: GroupAction, analysis: Analysis) -> list[float]:
     """Six numbers: its option, whether shares are unequal, which part of the devices it has."""
-    options = [float(action.option is option) for option in Option]
+    options = [float(action.option is option) for option in GroupOption]
     return [*options, float(bool(action.shares)), len(action.devices) / len(analysis.place_of)]
 
 

@@ -5,11 +5,12 @@ and what the simulator said of it. Everything is a ratio, to the step of data pa
 mean or to the whole, so that models and clusters that were never seen look like those that were.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import freeze_arrays
 from meshwright.graph.graph import Bools, Floats
 from meshwright.search.method.deploy.analysis import Analysis
 from meshwright.search.method.deploy.estimate import estimate_actions
@@ -60,10 +61,7 @@ class Features:
     """The group to decide."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if isinstance(value, np.ndarray):
-                value.setflags(write=False)
+        freeze_arrays(self)
 
 
 class FeatureMaker:

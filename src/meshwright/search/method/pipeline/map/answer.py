@@ -27,6 +27,8 @@ class MappingAnswer:
     reason: str = ""
     """Why there is no assignment."""
     search_seconds: float = 0.0
+    is_interrupted: bool = False
+    """Whether Ctrl-C ended the search."""
     statistics: Mapping[str, float] = field(default_factory=dict)
 
     @property

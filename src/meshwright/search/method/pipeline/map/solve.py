@@ -4,8 +4,13 @@ Baselines and constructed starts, local search, and a proof by depth-first searc
 problem where it is small, of its slowest slots where it is not. Work is counted rather than timed,
 so the same seed and budget give the same answer as long as the clock, which ends it too, does not
 interfere. Ctrl-C ends it with the best so far.
+
+A few slots alone give bounds, too: no mapping is better than the best of any part of its slots. The
+part keeps what its places need on every device of all of the problem (`place_floors`), so
+little is lost but that partners outside may share devices.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from time import perf_counter
 
@@ -29,7 +34,6 @@ from meshwright.search.method.pipeline.map.meter import Meter
 from meshwright.search.method.pipeline.map.pack import pack_bound
 from meshwright.search.method.pipeline.map.problem import Assignment, MappingProblem
 from meshwright.search.method.pipeline.map.start import greedy_mappings, ordered_mappings
-from meshwright.search.method.pipeline.map.subset import critical_parts, part_of
 from meshwright.search.method.pipeline.map.symmetry import find_symmetry
 
 _FIRST_SHARE = 0.02
@@ -81,6 +85,7 @@ def solve_mapping(
         bound_seconds=search.seconds if search.is_proved else search.bound,
         stop=Stop.PROVED if search.is_proved else Stop.LIMIT,
         search_seconds=perf_counter() - began,
+        is_interrupted=search.is_interrupted,
         statistics=search.statistics,
     )
 
@@ -93,6 +98,7 @@ class _MappingSearch:
         self.best: Assignment | None = None
         self.seconds = float("inf")
         self.bound = 0.0
+        self.is_interrupted = False
         self.statistics: dict[str, float] = {"nodes": 0.0, "steps": 0.0}
         self._seed, self._meter = seed, meter
         self._floors = np.zeros((0, 0))
@@ -117,7 +123,7 @@ class _MappingSearch:
             self._prove_parts(_PART_SHARE)
             self._prove(1.0)
         except KeyboardInterrupt:
-            self.statistics["interrupted"] = 1.0
+            self.is_interrupted = True
 
     def _offer(self, assignment: Assignment | None) -> None:
         if assignment is None:
@@ -284,3 +290,32 @@ class _Value:
         assignment = with_rings(self._problem, devices)
         times: Floats = stage_seconds(self._problem, assignment)
         return float(times.max())
+
+
+def part_of(problem: MappingProblem, slots: list[int]) -> MappingProblem:
+    """The problem of some slots; what they exchange with others is left out."""
+    return MappingProblem(
+        seconds=problem.seconds[slots],
+        replicas_of_slot=problem.replicas_of_slot[slots],
+        wire_bytes=problem.wire_bytes[np.ix_(slots, slots)],
+        sync_bytes=problem.sync_bytes[slots],
+        memory_bytes=problem.memory_bytes[slots],
+        type_of_device=problem.type_of_device,
+        device_memory_bytes=problem.device_memory_bytes,
+        bandwidth=problem.bandwidth,
+    )
+
+
+def critical_parts(
+    problem: MappingProblem, stage_seconds: Floats, most: int
+) -> Iterator[list[int]]:
+    """For each of the slowest slots: it alone, it with its partners, and theirs."""
+    for slot in np.argsort(-stage_seconds, kind="stable")[:most].tolist():
+        part = {slot}
+        yield [slot]
+        for _ in range(2):
+            wider = part | set(np.flatnonzero(problem.wire_bytes[sorted(part)].any(axis=0)))
+            if len(wider) == len(part) or len(wider) == problem.num_slots:
+                break
+            part = {int(each) for each in wider}
+            yield sorted(part)

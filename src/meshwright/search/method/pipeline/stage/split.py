@@ -61,7 +61,7 @@ time when the search ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Split:
+class StageSplit:
     """Stages, or why there are none."""
 
     stage_of_node: Ints
@@ -76,8 +76,10 @@ class Split:
     """What is in the way where nothing fits."""
     stuck_node: int = -1
     """The node that no device can take, where that is the reason."""
+    is_interrupted: bool = False
+    """Whether Ctrl-C ended the search."""
     statistics: Mapping[str, float] = field(default_factory=dict)
-    """Counts of the search; `interrupted` where Ctrl-C ended it."""
+    """Counts of the search."""
 
 
 def solve_split(
@@ -86,7 +88,7 @@ def solve_split(
     budget_seconds: float = 10.0,
     seed: int = 0,
     bounds: Bounds | None = None,
-) -> Split:
+) -> StageSplit:
     """Stages that minimise the largest load, exactly where the graph has few downsets.
 
     `bounds` are asked where there are too many downsets for the search to prove anything.
@@ -111,7 +113,7 @@ def solve_split(
     except KeyboardInterrupt:
         if not math.isfinite(solver.seconds):
             raise
-        solver.statistics["interrupted"] = 1.0
+        return replace(solver.answer(), is_interrupted=True)
     return solver.answer()
 
 
@@ -129,8 +131,8 @@ def _describe_stuck(problem: SplitProblem, node: int) -> str:
     return f"no device can run node {node}"
 
 
-def _no_split(problem: SplitProblem, reason: str, bound: float) -> Split:
-    return Split(
+def _no_split(problem: SplitProblem, reason: str, bound: float) -> StageSplit:
+    return StageSplit(
         stage_of_node=np.full(problem.num_nodes, -1, dtype=np.int32),
         kind_of_stage=(),
         seconds=math.inf,
@@ -162,14 +164,14 @@ class _Solver:
     def _is_settled(self) -> bool:
         return self.seconds <= self._bound * (1 + ROUNDING) or math.isinf(self._bound)
 
-    def answer(self) -> Split:
+    def answer(self) -> StageSplit:
         """The best split, or that there is none."""
         if not math.isfinite(self.seconds):
             reason = "no split into contiguous stages fits the memory"
             reason += "" if self._is_settled else ", of those that were looked at"
             nothing = _no_split(self._problem, reason, self._bound)
             return replace(nothing, statistics=self.statistics)
-        return Split(
+        return StageSplit(
             stage_of_node=self._stage_of_node,
             kind_of_stage=self._kind_of_stage,
             seconds=self.seconds,

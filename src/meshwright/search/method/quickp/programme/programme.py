@@ -25,7 +25,7 @@ from meshwright.errors import InputError
 from meshwright.search.bound.work import placement_bound
 from meshwright.search.clock import Clock
 from meshwright.search.instance import Instance
-from meshwright.search.method.mcmc.mcmc import first_placement
+from meshwright.search.method.mcmc import first_placement
 from meshwright.search.method.quickp.programme.data import num_parallel_pairs, reachability
 from meshwright.search.method.quickp.programme.model import MEMORY_TOLERANCE, First, Model, Order
 from meshwright.search.order.list_schedule import order_seconds

@@ -6,9 +6,9 @@ from rich.console import Console, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 
-from meshwright.cli.allocation_summary import UNIFORM, allocation_row, show_allocations
 from meshwright.cli.console import Words
-from meshwright.cli.device_summary import (
+from meshwright.cli.summary.allocation import UNIFORM, allocation_row, show_allocations
+from meshwright.cli.summary.device import (
     MAX_DEVICES,
     Detail,
     device_table,
@@ -16,8 +16,8 @@ from meshwright.cli.device_summary import (
     show_chart,
     show_devices,
 )
-from meshwright.cli.hybrid_summary import hybrid_rows, show_runner_ups, show_stages
-from meshwright.cli.part_summary import has_replicated_parts, show_parts
+from meshwright.cli.summary.hybrid import hybrid_rows, show_runner_ups, show_stages
+from meshwright.cli.summary.part import has_replicated_parts, show_parts
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import time_sources
 from meshwright.cost.runtime import MESHWRIGHT
