@@ -73,6 +73,15 @@ def broken_rule(
     return f"must be at least {least:g}" if value < least else ""
 
 
+def need_quantity(
+    value: float, what: str, *, least: float = 0.0, most: float = MOST, is_positive: bool = False
+) -> None:
+    """Refuse a quantity that breaks a rule; `what` it is begins the message."""
+    rule = broken_rule(value, least=least, most=most, is_positive=is_positive)
+    if rule:
+        raise InputError(f"{what} {rule}, got {value}")
+
+
 def parse_bytes(value: float | str, what: str) -> float:
     """80e9, "80 GB" or "80 GiB" as bytes; `what` names the field in the error."""
     return _parse(value, what, _find_size, "a size such as '80 GiB'")

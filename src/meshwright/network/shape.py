@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -195,7 +196,7 @@ def _find_flows(
 
 def _divide(cluster: Cluster, allocation: Allocation) -> Iterator[tuple[tuple[int, ...], float]]:
     """The ways that an allocation uses, with bytes a second on each."""
-    place = {host: number for number, host in enumerate(cluster.hosts)}
+    place = cluster.host_index
     for host in (allocation.source, allocation.target):
         if host not in place:
             raise InputError(f"{_name(allocation)}: the cluster has no host {quoted(host)}")
@@ -223,12 +224,10 @@ def _route_shares(
     """All on the way that the routes take anyway."""
     if len(ways) == 1:
         return (1.0,)
-    ends = [
-        [number for number, each in enumerate(cluster.devices) if each.host == host]
-        for host in (allocation.source, allocation.target)
-    ]
-    pairs = [(one, other) for one in ends[0] for other in ends[1]]
-    routes = cluster.routes_between([one for one, _ in pairs], [other for _, other in pairs])
+    hosts = (allocation.source, allocation.target)
+    ends = [cluster.devices_of_host[cluster.host_index[host]] for host in hosts]
+    pairs = list(product(*ends))
+    routes = cluster.routes_between(*zip(*pairs, strict=True))
     taken = [set(routes.links_of(number).tolist()) for number in range(len(pairs))]
     shares = tuple(float(all(links.issuperset(way) for links in taken)) for way in ways)
     if sum(shares) != 1:

@@ -178,10 +178,9 @@ def show_timeline(
 
 def _first_devices(cluster: Cluster, plan: Plan) -> dict[str, int]:
     """The first device of every stage, by the stage; of several stages by the first."""
-    number = {device.name: place for place, device in enumerate(cluster.devices)}
     firsts: dict[int, str] = {}
     for stage, part in enumerate(plan.parts):
-        firsts.setdefault(number[part.devices[0]], f"stage {stage}")
+        firsts.setdefault(cluster.index[part.devices[0]], f"stage {stage}")
     return {name: device for device, name in list(firsts.items())[:MAX_DEVICES]}
 
 

@@ -3,8 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-import numpy as np
-
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import quoted
 from meshwright.network.testbed.path import Pair, Path
@@ -57,9 +55,7 @@ def _delayed(cluster: Cluster) -> Iterator[str]:
 
 
 def _loopback(cluster: Cluster) -> Iterator[str]:
-    place = {host: number for number, host in enumerate(cluster.hosts)}
-    host = np.array([place[device.host] for device in cluster.devices])
-    is_local = host[:, None] == host[None, :]
+    is_local = cluster.host_of[:, None] == cluster.host_of[None, :]
     slowest = float(cluster.bandwidth[is_local].min())  # infinite from a device to itself
     if slowest < LEAST_LOOPBACK_BYTES_PER_SECOND:
         yield (
