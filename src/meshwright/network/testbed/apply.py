@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -37,6 +36,7 @@ from meshwright.network.testbed.testbed import (
 )
 from meshwright.network.testbed.wiring import EmulatedHost, EmulatedInterface
 from meshwright.plan.plan import Plan
+from meshwright.signals import handled_signals, held_signals
 
 NAMESPACE_FOLDER = Path("/var/run/netns")
 """Where `ip netns` keeps them."""
@@ -78,7 +78,7 @@ def build(testbed: Testbed, folder: Path = RUN_FOLDER) -> bool:
                 _run(command, testbed.name)
             _write_state(folder, _TestbedState(testbed=testbed, is_up=True))
         except BaseException:
-            with held_signals():
+            with held_signals(*ENDING_SIGNALS):
                 _clear(testbed.name, folder)
             raise
     return True
@@ -91,7 +91,7 @@ def remove(name: str, folder: Path = RUN_FOLDER) -> tuple[str, ...]:
     """
     check_name(name)
     check_machine()
-    with held_signals(), _locked(folder, name):
+    with held_signals(*ENDING_SIGNALS), _locked(folder, name):
         return _clear(name, folder)
 
 
@@ -319,32 +319,5 @@ def raised_signals() -> Iterator[None]:
     def end(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield  # no other thread receives signals
-        return
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
+    with handled_signals(end, signal.SIGTERM, signal.SIGHUP):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def held_signals() -> Iterator[None]:
-    """Within this signals to end wait until the end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    caught: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, _frame: caught.append(number))
-        for number in ENDING_SIGNALS
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if caught:
-            signal.raise_signal(caught[0])
