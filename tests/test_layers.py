@@ -17,8 +17,8 @@ PACKAGE = "meshwright"
 
 # From the lowest: a module imports from its own layer and from those before it.
 LAYERS = (
-    "interpreter", "errors", "function", "message", "signals", "argument", "units", "array", "table",
-    "from_yaml", "files", "form", "compiled", "kernel", "graph", "profile", "zoo", "cluster",
+    "interpreter", "errors", "function", "message", "signals", "argument", "units", "array",
+    "table", "from_yaml", "files", "form", "compiled", "kernel", "graph", "profile", "zoo", "cluster",
     "cost", "plan", "program", "simulate", "search", "capture", "execute", "network", "export",
     "report", "source", "learn", "api", "__init__", "cli", "__main__",
 )  # fmt: skip

@@ -45,8 +45,7 @@ from meshwright.network.script import Kind as Network
 from meshwright.network.testbed.apply import (
     built,
     check_machine,
-    host_address,
-    interfaces,
+    find_host,
     rank_prefixes,
 )
 from meshwright.network.testbed.testbed import check_name
@@ -225,7 +224,7 @@ def _start_ranks(arguments: Namespace, hosts: Sequence[str], testbed: str | None
             len(hosts),
             prefixes=rank_commands(hosts, testbed),
             environment={"TORCH_CPP_LOG_LEVEL": "ERROR", REPORT: str(report)},
-            master_address=host_address(testbed, hosts[0]) if testbed else "127.0.0.1",
+            master_address=find_host(testbed, hosts[0]).address if testbed else "127.0.0.1",
             max_restarts=arguments.restarts,
             stop_seconds=arguments.stall if keeps and arguments.model else 0.0,
             guard=guard,
@@ -249,7 +248,7 @@ def rank_commands(hosts: Sequence[str], testbed: str | None) -> list[list[str]]:
     found = []
     for host, entry in zip(hosts, entries, strict=True):
         # On the loopback all hosts are one, whatever interfaces theirs have.
-        names = [each.name for each in interfaces(testbed, host)] if testbed else []
+        names = [each.name for each in find_host(testbed, host).interfaces] if testbed else []
         variables = {
             HOST: host,
             INTERFACE: names[0] if names else os.environ.get(INTERFACE, LOOPBACK),

@@ -35,9 +35,9 @@ class Interface:
 
     def __post_init__(self) -> None:
         where = f"interface of host {quoted(self.host)} to {quoted(self.switch)}"
-        _check_name(self.name, f"{where}: name")
+        check_interface_name(self.name, f"{where}: name")
         if self.bridge:
-            _check_name(self.bridge, f"{where}: bridge")
+            check_interface_name(self.bridge, f"{where}: bridge")
         if self.bridge == self.name:
             raise InputError(f"{where}: bridge must not be the interface itself, got {self.name}")
         try:
@@ -67,7 +67,8 @@ def _is_own(address: ipaddress.IPv4Interface) -> bool:
     return not (is_end or is_other)
 
 
-def _check_name(name: str, what: str) -> None:
+def check_interface_name(name: str, what: str) -> None:
+    """Refuse what is no interface's name, or could be taken for something else."""
     if not _NAME.fullmatch(name) or name in _RESERVED:
         raise InputError(
             f"{what} must be 1 to 15 letters, digits, '_', '.' or '-', begin with a letter, digit "

@@ -9,15 +9,15 @@ leave by the interface whose address it bears.
 import ipaddress
 import math
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import count, product
 
 import numpy as np
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.cluster.interface import Interface
+from meshwright.cluster.interface import Interface, check_interface_name
 from meshwright.errors import InputError, quoted
 from meshwright.plan.part import Allocation
 from meshwright.plan.plan import Plan
@@ -28,10 +28,6 @@ others. Before `main` (32766), and off the numbers that people and distributions
 MOST_QUEUES = 65_532
 """HTB has 16 bits for a class; two are taken by the interface and by all other traffic."""
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}")
-_RESERVED = ("all", "default", "lo")
-"""In the kernel's settings the first two stand for other things than an interface; no cable ends at
-the third."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +71,10 @@ class ShapedInterface:
     """Addresses that send to it or receive from it, those of the queues included."""
 
     def __post_init__(self) -> None:
-        check_interface_name(self.name)
-        if self.bridge:
-            check_interface_name(self.bridge)
         where = f"interface {quoted(self.name)}"
+        check_interface_name(self.name, f"{where}: name")
+        if self.bridge:
+            check_interface_name(self.bridge, f"{where}: bridge")
         try:
             ipaddress.IPv4Interface(self.address)
         except ValueError:
@@ -117,15 +113,6 @@ def check_host(name: str) -> None:
         raise InputError(
             f"host {quoted(name)}: to be configured its name must be 1 to 63 letters, digits, "
             f"'.', '_' or '-', and begin with a letter or digit"
-        )
-
-
-def check_interface_name(name: str) -> None:
-    """Refuse what is no interface's name, or could be taken for something else."""
-    if not _NAME.fullmatch(name) or name in _RESERVED:
-        raise InputError(
-            f"interface {quoted(name)}: name must be 1 to 15 letters, digits, '_', '.' or '-', "
-            f"begin with a letter, digit or '_', and be none of {', '.join(_RESERVED)}"
         )
 
 
@@ -261,7 +248,9 @@ def _gather(
         peers.setdefault(flow.exit, {})[_address(interfaces[flow.back])] = None
         peers.setdefault(flow.back, {})[_address(interfaces[flow.exit])] = None
         leaving.setdefault(flow.exit, []).append(flow)
-    tables = _number_tables(interfaces)
+    numbers: dict[str, Iterator[int]] = defaultdict(lambda: count(FIRST_TABLE))
+    # A table for each interface of a host, also for those that carry nothing: numbers stay.
+    tables = {link: next(numbers[each.host]) for link, each in interfaces.items()}
     shaped: dict[str, list[ShapedInterface]] = {}
     for link in sorted(peers, key=lambda each: tables[each]):
         queues = tuple(
@@ -288,16 +277,6 @@ def _gather(
         for host in cluster.hosts
         if host in shaped
     )
-
-
-def _number_tables(interfaces: Mapping[int, Interface]) -> dict[int, int]:
-    """A table for each interface of a host, also for those that carry nothing: numbers stay."""
-    count: Counter[str] = Counter()
-    tables = {}
-    for link, each in interfaces.items():
-        tables[link] = FIRST_TABLE + count[each.host]
-        count[each.host] += 1
-    return tables
 
 
 def _check_links(cluster: Cluster, plan: Plan) -> None:

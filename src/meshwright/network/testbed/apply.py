@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ from meshwright.network.testbed.testbed import (
     plan_testbed,
     remove_command,
 )
-from meshwright.network.testbed.wiring import EmulatedHost, EmulatedInterface
+from meshwright.network.testbed.wiring import EmulatedHost
 from meshwright.plan.plan import Plan
 from meshwright.signals import handled_signals, held_signals
 
@@ -63,7 +63,8 @@ def build(testbed: Testbed, folder: Path = RUN_FOLDER) -> bool:
     check_machine(testbed.kind)
     with _locked(folder, testbed.name):
         state = _read_state(folder, testbed.name)
-        if state is not None and state.is_up and _is_there(state.testbed):
+        present = set(_list_namespaces(testbed.name))
+        if state is not None and state.is_up and present.issuperset(state.testbed.namespaces):
             if state.testbed == testbed:
                 return False
             raise InputError(
@@ -121,33 +122,16 @@ def built(
 
 def rank_prefixes(name: str, hosts: Sequence[str], folder: Path = RUN_FOLDER) -> list[list[str]]:
     """What to put before the command of each rank, by the host it is on."""
-    program, known = find_program("ip"), _read_hosts(name, folder)
-    return [[program, "netns", "exec", _find(name, known, host).namespace] for host in hosts]
+    program = find_program("ip")
+    return [[program, "netns", "exec", find_host(name, host, folder).namespace] for host in hosts]
 
 
-def host_address(name: str, host: str, folder: Path = RUN_FOLDER) -> str:
-    """The IPv4 address of a host."""
-    return _find(name, _read_hosts(name, folder), host).address
-
-
-def interface(name: str, host: str, folder: Path = RUN_FOLDER) -> str:
-    """The first network interface of a host, as GLOO_SOCKET_IFNAME wants it."""
-    return _find(name, _read_hosts(name, folder), host).interface
-
-
-def interfaces(name: str, host: str, folder: Path = RUN_FOLDER) -> tuple[EmulatedInterface, ...]:
-    """All network interfaces of a host: one for each way to every other."""
-    return _find(name, _read_hosts(name, folder), host).interfaces
-
-
-def _read_hosts(name: str, folder: Path) -> dict[str, EmulatedHost]:
+def find_host(name: str, host: str, folder: Path = RUN_FOLDER) -> EmulatedHost:
+    """A host of a testbed that is up."""
     state = _read_state(folder, check_name(name))
     if state is None or not state.is_up:
         raise InputError(f"testbed {quoted(name)}: is not up (see `meshwright testbed up --help`)")
-    return {host.name: host for host in state.testbed.hosts}
-
-
-def _find(name: str, known: Mapping[str, EmulatedHost], host: str) -> EmulatedHost:
+    known = {each.name: each for each in state.testbed.hosts}
     if host not in known:
         raise InputError(
             f"testbed {quoted(name)}: has no host {quoted(host)}, only {some(tuple(known))}"
@@ -233,10 +217,6 @@ def _list_namespaces(name: str) -> tuple[str, ...]:
             sorted(each for each in os.listdir(NAMESPACE_FOLDER) if pattern.fullmatch(each))
         )
     return ()
-
-
-def _is_there(testbed: Testbed) -> bool:
-    return set(testbed.namespaces) <= set(_list_namespaces(testbed.name))
 
 
 def _end_processes(namespaces: Sequence[str]) -> None:

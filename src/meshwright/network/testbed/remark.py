@@ -29,9 +29,11 @@ def find_remarks(
 
     `is_tree` when its switches are built one by one, `has_rails` when hosts have a cable to each.
     """
+    latency = float(cluster.latency.max())
+    delay = f"latencies (up to {format_seconds(latency)}) are not emulated, only bandwidths"
     return (
         *_fast(paths, MOST_GBIT_PER_SECOND[kind]),
-        *_delayed(cluster),
+        *([delay] if latency > MOST_LATENCY_SECONDS else ()),
         *_loopback(cluster),
         *(() if has_rails else _several_links(cluster, paths)),
         *(() if is_tree or has_rails else _shared_inner(paths)),
@@ -46,12 +48,6 @@ def _fast(paths: Mapping[Pair, Path], most: float) -> Iterator[str]:
             f"{num_fast} of {len(rates)} pairs of hosts are faster than {most:.0f} Gbit/s (up to "
             f"{format_rate(max(rates))}), which namespaces of one machine may not reach"
         )
-
-
-def _delayed(cluster: Cluster) -> Iterator[str]:
-    most = float(cluster.latency.max())
-    if most > MOST_LATENCY_SECONDS:
-        yield f"latencies (up to {format_seconds(most)}) are not emulated, only bandwidths"
 
 
 def _loopback(cluster: Cluster) -> Iterator[str]:
