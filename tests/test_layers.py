@@ -18,9 +18,9 @@ PACKAGE = "meshwright"
 # From the lowest: a module imports from its own layer and from those before it.
 LAYERS = (
     "interpreter", "errors", "function", "message", "signals", "argument", "units", "array",
-    "table", "from_yaml", "files", "form", "compiled", "kernel", "graph", "profile", "zoo", "cluster",
-    "cost", "plan", "program", "simulate", "search", "capture", "execute", "network", "export",
-    "report", "source", "learn", "api", "__init__", "cli", "__main__",
+    "table", "from_yaml", "files", "form", "compiled", "kernel", "graph", "profile", "zoo",
+    "cluster", "cost", "plan", "program", "simulate", "search", "capture", "execute", "network",
+    "export", "report", "source", "learn", "api", "__init__", "cli", "__main__",
 )  # fmt: skip
 FORBIDDEN = {("cluster", "graph"), ("cluster", "zoo")}
 """Pairs that the order alone would allow."""

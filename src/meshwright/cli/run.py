@@ -10,7 +10,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -187,12 +187,9 @@ def _print_commands(arguments: Namespace, graph: Graph, cluster: Cluster, plan: 
     is for those who start them."""
     check_runnable(graph, cluster, plan)
     devices = _used_devices(graph, cluster, plan)
-    if arguments.script:
-        words = shlex.split(arguments.script)
-    else:
-        words = ["-m", "meshwright", *without(sys.argv[1:], "--master", "--restarts")]
-    lines = launch_commands(cluster, devices, words, arguments.master, arguments.restarts)
-    for line in lines:
+    own = ["-m", "meshwright", *without(sys.argv[1:], "--master", "--restarts")]
+    words = shlex.split(arguments.script) if arguments.script else own
+    for line in launch_commands(cluster, devices, words, arguments.master, arguments.restarts):
         print_line(line)
     return ExitCode.DONE
 
@@ -323,17 +320,13 @@ def _settings(arguments: Namespace) -> "Settings":
         is_measured=arguments.emulate or arguments.output is not None,
         log=arguments.log,
         tensorboard=arguments.tensorboard,
-        data=_find_data(arguments.data),
-        validation=_find_data(arguments.validation),
+        data=find_function("data", arguments.data) if arguments.data else None,
+        validation=find_function("data", arguments.validation) if arguments.validation else None,
         validate_every=arguments.validate_every,
         shuffles=arguments.shuffle,
         num_workers=arguments.workers,
         callbacks=shown_steps(arguments),
     )
-
-
-def _find_data(name: str | None) -> "Callable[[], Any] | None":
-    return find_function("data", name) if name else None
 
 
 def _in_ops(
