@@ -21,8 +21,8 @@ from meshwright.graph.stack.product import (
     is_product,
     is_thin,
 )
-from meshwright.graph.stack.stack import Codes, Role
-from meshwright.graph.stack.template import ENTERING, Template
+from meshwright.graph.stack.stack import Codes, Role, Template
+from meshwright.graph.stack.template import ENTERING
 
 _FACTOR_SHARE = 1 / 16
 """A tensor with so few bytes beside another has a number a row: a factor, not features."""

@@ -11,8 +11,7 @@ import numpy as np
 from meshwright.graph.graph import Bools, Graph, Ints, Phase, Split
 from meshwright.graph.stack.flow import FeatureFlow, FeatureState
 from meshwright.graph.stack.product import is_expert, is_product
-from meshwright.graph.stack.stack import PRODUCT_SIZES, Codes, ProductCut, Role, Roles
-from meshwright.graph.stack.template import Template
+from meshwright.graph.stack.stack import PRODUCT_SIZES, Codes, ProductCut, Role, Roles, Template
 
 
 def find_roles(layer: Template, flow: FeatureFlow) -> Roles:
