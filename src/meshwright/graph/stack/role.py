@@ -87,7 +87,7 @@ def _made(graph: Graph, ops: Set[int]) -> Ints:
     return np.concatenate(made).astype(np.int32) if made else np.empty(0, dtype=np.int32)
 
 
-def _read(graph: Graph, flow: FeatureFlow, ops: frozenset[int]) -> Ints:
+def _read(graph: Graph, flow: FeatureFlow, ops: Set[int]) -> Ints:
     """Tensors with all features that those ops read; small ones only steer."""
     found: set[int] = set()
     for op in ops:
@@ -101,7 +101,7 @@ def _read(graph: Graph, flow: FeatureFlow, ops: frozenset[int]) -> Ints:
 def _dispatched(graph: Graph, flow: FeatureFlow) -> Ints:
     """Tokens on their way to experts, and what experts made of them."""
     experts = is_expert(graph)
-    there = _read(graph, flow, frozenset(op for op in flow.columns if experts[op]))
+    there = _read(graph, flow, {op for op in flow.columns if experts[op]})
     back = _made(graph, {op for op in flow.rows if experts[op]})
     return np.concatenate((there, back))
 
