@@ -129,9 +129,15 @@ def _hierarchical(text: Mapping[str, str]) -> Cluster:
 
 
 def _spine_leaf(text: Mapping[str, str]) -> Cluster:
-    names = ("num_spines", "num_leaves", "hosts_per_leaf", "devices_per_host")
-    counts = dict(zip(names, _shape(text["shape"]), strict=True))
-    return build.spine_leaf(**counts, oversubscription=_ratio(text["ratio"]), name=text["name"])
+    spines, leaves, hosts, devices = _shape(text["shape"])
+    return build.spine_leaf(
+        num_spines=spines,
+        num_leaves=leaves,
+        hosts_per_leaf=hosts,
+        devices_per_host=devices,
+        oversubscription=_ratio(text["ratio"]),
+        name=text["name"],
+    )
 
 
 def _multi_rail(text: Mapping[str, str]) -> Cluster:

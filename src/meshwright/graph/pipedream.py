@@ -70,8 +70,14 @@ def _without_cost(layer: Layer) -> Layer:
 
     The authors' optimiser sets it to zero, too. Nothing is differentiated with respect to it.
     """
-    nothing = ("forward_seconds", "backward_seconds", "parameter_bytes", "state_bytes")
-    return replace(layer, **dict.fromkeys(nothing, 0.0), has_backward=False)
+    return replace(
+        layer,
+        forward_seconds=0.0,
+        backward_seconds=0.0,
+        parameter_bytes=0.0,
+        state_bytes=0.0,
+        has_backward=False,
+    )
 
 
 def _add_tensors(
