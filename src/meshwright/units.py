@@ -188,11 +188,16 @@ def format_percent(share: float) -> str:
     return f"{float(f'{100 * share:.3g}'):,g} %" if abs(share) >= 1e-6 else "0 %"
 
 
+def _scaled(value: float, unit: str) -> str:
+    """With the largest decimal prefix that leaves one or more."""
+    scales = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+    scale, prefix = next((each for each in scales if value >= each[0]), (1.0, ""))
+    return f"{format_number(value / scale)} {prefix}{unit}"
+
+
 def format_flops(flops: float) -> str:
     """14340.0 -> '14.34 kFLOP'; from 1e12 on in TFLOP."""
-    scales = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-    scale, prefix = next((each for each in scales if flops >= each[0]), (1.0, ""))
-    return f"{format_number(flops / scale)} {prefix}FLOP"
+    return _scaled(flops, "FLOP")
 
 
 def format_bytes(size: float) -> str:
@@ -218,7 +223,4 @@ def format_seconds(seconds: float) -> str:
 
 def format_rate(bytes_per_second: float) -> str:
     """5e10 -> '50 GB/s'."""
-    for scale, unit in ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
-        if bytes_per_second >= scale:
-            return f"{format_number(bytes_per_second / scale)} {unit}"
-    return f"{format_number(bytes_per_second)} B/s"
+    return _scaled(bytes_per_second, "B/s")
