@@ -152,7 +152,8 @@ def measure_lasting(step: Callable[[], object], seconds: float) -> dict[str, flo
     time.sleep(seconds)
     meter = Meter()
     began = time.perf_counter()
-    ends, seen = [], []
+    ends: list[float] = []
+    seen: list[tuple[float, float, float]] = []
     while not ends or ends[-1] - began < seconds:
         for _ in range(STEPS):
             step()

@@ -64,7 +64,7 @@ def test_the_reserve_is_the_median_of_what_was_measured() -> None:
         for line in gzip.decompress(path.read_bytes()).decode().splitlines()
         if "reserved_bytes" in line
     ]
-    assert len(rows) == 277
+    assert len(rows) == 307
     over = [row["reserved_bytes"] / row["peak_bytes"] - 1 for row in rows]
     assert median(over) == pytest.approx(RESERVE, abs=1e-3)
 

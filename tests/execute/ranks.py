@@ -265,7 +265,8 @@ def _remembering(team: _Team, known: dict[Any, Any]) -> Iterator[None]:
     Plans are lowered once for all ranks, and steps traced once for all calls.
     """
     from meshwright.capture.optimiser import find_optimiser
-    from meshwright.execute import expanded, trainer
+    from meshwright.execute import bind_rank as binding
+    from meshwright.execute import trainer
     from meshwright.execute.bind_rank import ExpandedSteps, bind_rank
     from meshwright.execute.lowered import Lowered, lower_frozen
     from meshwright.execute.steps import PlannedSteps
@@ -300,7 +301,7 @@ def _remembering(team: _Team, known: dict[Any, Any]) -> Iterator[None]:
             cuts[id(lowered)] = ExpandedSteps(planned, lowered, device).rank_shares.cuts
         if not team.fork():
             raise _Started
-        with patch.object(expanded, "find_cuts", lambda *_: cuts[id(lowered)]):
+        with patch.object(binding, "find_cuts", lambda *_: cuts[id(lowered)]):
             return bind_rank(lowered, planned, device, **settings)
 
     with (

@@ -5,7 +5,6 @@ Knows routes; knows nothing about what that costs (see `meshwright.cost.rounds`)
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -14,7 +13,6 @@ from meshwright.array import Ints, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.pair import cut_out
 from meshwright.cluster.route import Routing
-from meshwright.compiled import compiled
 
 _TARGETS_AT_ONCE = 128
 """Whose tables are held together: 30 MB at 16,384 devices."""
@@ -48,7 +46,7 @@ def count_crossings(cluster: Cluster, devices: Ints) -> Crossings:
 
 def _count(cluster: Cluster, devices: Ints) -> Crossings:
     # Imported here because Numba takes 0.3 s to import.
-    from meshwright.cost.rounds_exchange import count_routes
+    from meshwright.cost.rounds_kernel import count_routes
 
     counts = np.zeros(len(cluster.links), dtype=np.int64)
     narrowest, slowest = np.inf, 0.0
@@ -90,40 +88,3 @@ def _tables(cluster: Cluster, devices: Ints) -> Iterator[tuple[Ints, Ints, Ints 
         targets = places[start : start + _TARGETS_AT_ONCE]
         routing = cutout.routes_to(targets, cluster.hop_bytes_per_second)
         yield places, targets, cutout.links, routing
-
-
-@compiled
-def count_routes(
-    sources: Any, targets: Any, routes: tuple[Any, Any], nodes: tuple[Any, Any, Any], counts: Any
-) -> None:
-    """Add to each link's count the pairs of a source and a target whose route crosses it.
-
-    `routes` are the next link (place of the target x node) and each link's target. All routes to
-    one target form a tree, so each of its links is visited once, from the leaves on: an inner node
-    waits until all nodes below it have handed on how many routes they carry. `nodes` are three
-    arrays over nodes to work in, zero before and after: whether a node waits, the nodes below it
-    that have not handed on, and the routes it carries.
-    """
-    next_link, link_targets = routes
-    is_waiting, num_below, num_routes = nodes
-    for column in range(len(targets)):
-        target = targets[column]
-        for source in sources:
-            num_routes[source] = 1
-            node = source
-            while node != target and not is_waiting[node]:
-                is_waiting[node] = True
-                node = link_targets[next_link[column, node]]
-                num_below[node] += 1
-        for source in sources:
-            node = source
-            while node != target and is_waiting[node] and num_below[node] == 0:
-                is_waiting[node] = False
-                link = next_link[column, node]
-                counts[link] += num_routes[node]
-                above = link_targets[link]
-                num_routes[above] += num_routes[node]
-                num_below[above] -= 1
-                num_routes[node] = 0
-                node = above
-        num_routes[target] = 0
