@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshwright.cli.plan_folder import read_plan_folder
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
 from meshwright.cost.compute import op_seconds
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan, place_ops
+from meshwright.planned import read_plan_folder
 from meshwright.simulate.simulate import simulate
 from meshwright.source import load_graph
 from meshwright.units import GIB

@@ -37,13 +37,13 @@ import meshwright as mw
 from auto_runs import show
 from hybrid_plans import hybrid_plan
 from meshwright.cli import main as run_meshwright
-from meshwright.cli.plan_folder import read_plan_folder
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.execute.session import run_rank
 from meshwright.execute.settings import Settings
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, place_ops
+from meshwright.planned import read_plan_folder
 from meshwright.search.instance import make_instance
 from meshwright.search.method.pipeline.chain import make_chain, stages_plan
 from meshwright.search.method.pipeline.consecutive import equal_stages

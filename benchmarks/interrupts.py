@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from meshwright.cli.plan_folder import read_plan_folder
+from meshwright.planned import read_plan_folder
 from meshwright.simulate.simulate import simulate
 
 CASES = {

@@ -8,8 +8,8 @@ import pytest
 from cli_runner import refusal, run
 
 from meshwright import api
-from meshwright.cli.plan_folder import read_plan_folder
 from meshwright.plan.plan import Plan
+from meshwright.planned import read_plan_folder
 
 MODEL = "gpt:hidden=128,heads=4,layers=4,sequence=64,vocabulary=512,batch=8,precision=bf16"
 CLUSTER = "h100-x8"

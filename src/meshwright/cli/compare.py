@@ -12,7 +12,6 @@ import numpy as np
 from meshwright.api import simulate
 from meshwright.cli.console import Words, make_console, print_json
 from meshwright.cli.exit_code import ExitCode
-from meshwright.cli.plan_folder import GRAPH_FILE, PLAN_FILE, read_plan_folder
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.sheet import print_table
 from meshwright.cluster.cluster import Cluster
@@ -23,6 +22,7 @@ from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
 from meshwright.message import remark
 from meshwright.plan.plan import Plan
+from meshwright.planned import GRAPH_FILE, PLAN_FILE, read_plan_folder
 from meshwright.profile.profile import Profile, merge_profiles, read_profile
 from meshwright.report.breakdown import Breakdown
 from meshwright.report.calibrate import calibrated_cluster, measured_graph, measured_profile

@@ -10,7 +10,6 @@ from typing import Any
 from meshwright.cli.console import print_json, print_line
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder
-from meshwright.cli.plan_folder import read_plan_folder
 from meshwright.cli.sheet import print_table
 from meshwright.errors import InputError
 from meshwright.message import remark, say
@@ -18,6 +17,7 @@ from meshwright.network.local import Ran, check_machine, choose_host, run_script
 from meshwright.network.script import interface_document, write_scripts
 from meshwright.network.shape import HostNetwork, shape_network
 from meshwright.plan.check import resolve
+from meshwright.planned import read_plan_folder
 from meshwright.units import format_percent
 
 

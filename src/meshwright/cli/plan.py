@@ -30,6 +30,7 @@ from meshwright.graph.graph import Graph
 from meshwright.message import remark, say
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
+from meshwright.planned import ANSWER_FILE, CLUSTER_FILE, GRAPH_FILE, PLAN_FILE
 from meshwright.report.expected import with_facts
 from meshwright.search.check import AnyScope, need_method
 from meshwright.search.method.deploy.tree.net import read_prior
@@ -67,6 +68,7 @@ def run_plan(arguments: Namespace) -> int:
     answer, was_interrupted = _search(arguments, graph, cluster)
     remark_cpu(cluster)
     if answer.plan is None:
+        _write_refusal(arguments.output, graph, cluster, answer)
         if arguments.json:
             print_json(answer.to_dict())
         say(f"no plan fits: {answer.binding or 'the search names no constraint'}")
@@ -141,11 +143,11 @@ def _present(
     answer = with_facts(graph, cluster, answer, timeline)
     if folder is not None:
         with held_interrupt():
-            _write(folder, graph, cluster, answer, found)
+            _write(folder, graph, cluster, answer)
         if has_trace:
             _write_trace(arguments, folder / TRACE_FILE, timeline, cluster)
     if arguments.json:
-        print_json(answer.to_dict(None if folder is None else str(folder / "plan.json")))
+        print_json(answer.to_dict(None if folder is None else str(folder / PLAN_FILE)))
     else:
         detail = Detail.of(arguments)
         show_answer(make_console(), graph, cluster, answer, timeline, detail)
@@ -184,14 +186,27 @@ def _write_trace(arguments: Namespace, path: Path, timeline: Timeline, cluster: 
         remark(f"{path} is coarser than the step: {coarser[0]}")
 
 
-def _write(folder: Path, graph: Graph, cluster: Cluster, answer: Answer, found: Plan) -> None:
-    document = answer.to_dict("plan.json")
+def _write_refusal(folder: Path | None, graph: Graph, cluster: Cluster, answer: Answer) -> None:
+    """Write an answer without a plan, so that it can be asked why; a plan that is there stays."""
+    if folder is None:
+        return
+    if (folder / PLAN_FILE).exists():
+        remark(f"{folder} keeps the plan that it had")
+    else:
+        _write(folder, graph, cluster, answer)
+
+
+def _write(folder: Path, graph: Graph, cluster: Cluster, answer: Answer) -> None:
+    """Write an answer with what it is about, and its plan if there is one."""
+    plan = answer.plan
+    document = answer.to_dict(None if plan is None else PLAN_FILE)
+    own = {} if plan is None else {PLAN_FILE: plan.save}
     write_folder(
         folder,
         {
-            "plan.json": found.save,
-            "answer.json": lambda path: write_document(path, document),
-            "cluster.yaml": cluster.save,
-            "graph.json.gz": graph.save,
+            **own,
+            ANSWER_FILE: lambda path: write_document(path, document),
+            CLUSTER_FILE: cluster.save,
+            GRAPH_FILE: graph.save,
         },
     )

@@ -19,7 +19,6 @@ from meshwright.cli.console import print_line
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder
 from meshwright.cli.machine import remark_cpu
-from meshwright.cli.plan_folder import read_plan_folder
 from meshwright.cli.progress import shown_steps
 from meshwright.cli.run_outcome import check_losses, present_outcome
 from meshwright.cli.testbed import VARIABLE
@@ -52,6 +51,7 @@ from meshwright.network.testbed.apply import (
 from meshwright.network.testbed.testbed import check_name
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Plan
+from meshwright.planned import read_plan_folder
 from meshwright.program.expand.synchronise import with_batch_statistics
 from meshwright.source import find_function, find_optimizer, make_workload, need_torch
 from meshwright.units import GIB, format_bytes

@@ -10,12 +10,12 @@ from meshwright.cli.compare import RUN_FILE
 from meshwright.cli.console import print_json, print_line
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import write_folder
-from meshwright.cli.plan_folder import CLUSTER_FILE, GRAPH_FILE, PLAN_FILE
 from meshwright.cluster.cluster import Cluster
 from meshwright.export.perfetto.compare import write_comparison
 from meshwright.graph.graph import Graph
 from meshwright.message import remark, say
 from meshwright.plan.plan import Plan
+from meshwright.planned import CLUSTER_FILE, GRAPH_FILE, PLAN_FILE
 from meshwright.program.program import Program
 from meshwright.simulate.measured import measured_timeline
 from meshwright.simulate.timeline import Timeline

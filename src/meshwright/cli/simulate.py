@@ -10,7 +10,6 @@ from meshwright.cli.document import timeline_document
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.machine import load_cluster_here, remark_cpu
 from meshwright.cli.parser.degrees import DEGREES
-from meshwright.cli.plan_folder import GRAPH_FILE, beside_plan, read_cluster_beside, read_plan
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.summary.answer import show_simulation
 from meshwright.cli.summary.device import Detail
@@ -18,6 +17,7 @@ from meshwright.errors import InputError
 from meshwright.export.perfetto.trace import write_trace
 from meshwright.message import remark, say
 from meshwright.plan.plan import Plan
+from meshwright.planned import GRAPH_FILE, beside_plan, read_cluster_beside, read_plan
 from meshwright.report.hybrid_facts import hybrid_facts
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from meshwright.cli.console import print_json
 from meshwright.cli.exit_code import ExitCode
-from meshwright.cli.plan_folder import read_plan_folder
 from meshwright.cli.sheet import print_table
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
@@ -30,6 +29,7 @@ from meshwright.network.testbed.apply import (
 )
 from meshwright.network.testbed.testbed import Testbed, check_name, plan_testbed
 from meshwright.plan.plan import Plan
+from meshwright.planned import read_plan_folder
 
 VARIABLE = "MESHWRIGHT_TESTBED"
 """Tells `meshwright run` inside of `testbed run` in which testbed to place its ranks."""

@@ -20,9 +20,11 @@ from meshwright.plan.record import (
     AnswerRecord,
     ErrorRecord,
     MemoryRecord,
+    RequestRecord,
     RunnerUpRecord,
     TimesRecord,
 )
+from meshwright.plan.request import Request
 from meshwright.table import as_frame, as_html, as_text
 from meshwright.units import format_bytes, format_percent, format_seconds
 
@@ -103,6 +105,8 @@ class Answer:
     """What else is worth knowing, a line each: which methods were left out, and why."""
     hybrid: HybridFacts | None = None
     """What a plan of the method `hybrid` comes to: degrees, stages, memory."""
+    request: Request | None = field(default=None, repr=False, compare=False)
+    """What was asked, with the graph and the cluster: what explains an answer asks it again."""
 
     def __post_init__(self) -> None:
         # No assert, which -O leaves out: a false proof must never reach anybody.
@@ -179,6 +183,7 @@ class Answer:
             plan=plan,
             allocations=tuple(map(AllocationRecord.of, allocations)),
             runner_ups=tuple(map(RunnerUpRecord.of, self.runner_ups)),
+            request=None if self.request is None else RequestRecord.of_request(self.request),
             hybrid=None if self.hybrid is None else self.hybrid.record,
         ).to_dict()
 

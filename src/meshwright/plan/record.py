@@ -14,6 +14,7 @@ from meshwright.cost.evidence import ExpectedError
 from meshwright.cost.memory import Footprint
 from meshwright.files import finite
 from meshwright.form import about, constant
+from meshwright.plan.request import Request
 
 FORMAT = "meshwright.answer"
 VERSION = 1
@@ -211,6 +212,30 @@ class HybridRecord(Record):
     stages: Annotated[tuple[StageRecord, ...], about("The stages, the first first.")]
 
 
+class RequestRecord(Record):
+    """What was asked of the search, but for the graph and the cluster."""
+
+    method: Annotated[str, about("The method that was asked for.")]
+    seed: Annotated[int, about("What random choices start from.")]
+    budget_seconds: Annotated[float, seconds("How long could be searched.")]
+    sharing: Annotated[str, about("How transfers share links: fair or none.")]
+    microbatches: Annotated[
+        tuple[int, ...], about("The numbers of microbatches that pipelines may have; empty: any.")
+    ]
+    scope: Annotated[
+        dict[str, Any] | None, about("What the method looks at, field by field; null: everything.")
+    ]
+    allocate: Annotated[bool, about("Whether the network is shared out, too.")]
+    gap: Annotated[float, about("The part of the bound at which the search may end.")]
+    runtime: Annotated[str, about("Whose execution is planned for.")]
+
+    @classmethod
+    def of_request(cls, request: Request) -> Self:
+        """What was asked, for programs."""
+        scope = None if request.scope is None else msgspec.to_builtins(request.scope)
+        return cls.of(request, scope=scope)
+
+
 class StepRecord(Record):
     """What is said of a step, whatever says it."""
 
@@ -268,6 +293,9 @@ class AnswerRecord(StepRecord):
         tuple[RunnerUpRecord, ...], about("The next best plans, the fastest first.")
     ]
     notes: Annotated[tuple[str, ...], about("What else is worth knowing, a line each.")]
+    request: Annotated[
+        RequestRecord | None, about("What was asked of the search; null: it is not known.")
+    ]
     hybrid: Annotated[
         HybridRecord | None, about("Degrees, stages and memory of a plan of the method `hybrid`.")
     ]

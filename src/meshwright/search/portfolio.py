@@ -12,6 +12,7 @@ from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import place_ops
+from meshwright.plan.request import Request
 from meshwright.search import warm
 from meshwright.search.answer import (
     answer_attempt,
@@ -109,6 +110,17 @@ def find_plan(
         engine=engine, microbatches=tuple(microbatches), scope=scope, gap=gap, prior=prior,
         runtime=runtime, allocate=allocates,
     )  # fmt: skip
+    request = Request(
+        graph=graph, cluster=cluster, method=method, seed=seed, budget_seconds=budget_seconds,
+        sharing=sharing, microbatches=tuple(microbatches), scope=scope, allocate=allocate, gap=gap,
+        runtime=runtime,
+    )  # fmt: skip
+    answer = replace(_answer(choice, problem, method, report), request=request)
+    return replace(answer, notes=(*answer.notes, nothing)) if nothing else answer
+
+
+def _answer(choice: _Choice, problem: Problem, method: str, report: Report) -> Answer:
+    """What the chosen searches say together."""
     if choice.refusal is not None:
         return refuse_all(problem, method, choice.refusal)
     if choice.note:
@@ -116,12 +128,10 @@ def find_plan(
     incumbent = _run_all(choice.names, problem, report)
     attempts = tuple(incumbent.attempts.values())
     if len(choice.names) > 1:
-        answer = answer_best(problem, incumbent, problem.clock)
-    elif method == "auto":
-        answer = answer_only(problem, attempts[0], choice.note)
-    else:
-        answer = answer_attempt(problem, attempts[0])
-    return replace(answer, notes=(*answer.notes, nothing)) if nothing else answer
+        return answer_best(problem, incumbent, problem.clock)
+    if method == "auto":
+        return answer_only(problem, attempts[0], choice.note)
+    return answer_attempt(problem, attempts[0])
 
 
 def search_by(

@@ -1,0 +1,121 @@
+"""Reads what `meshwright plan -o` has written: a plan with the graph and the cluster it is for, and
+what was asked of the search.
+
+Knows the names of the files, nothing of what is done with them.
+"""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.cluster.file import decode_cluster
+from meshwright.cost.runtime import MESHWRIGHT
+from meshwright.errors import InputError
+from meshwright.files import decode_json, read_bytes
+from meshwright.graph.graph import Graph, read_graph
+from meshwright.plan.plan import Plan
+from meshwright.plan.record import RequestRecord
+from meshwright.plan.request import Request
+from meshwright.search.check import SCOPES, check_request, need_method
+
+PLAN_FILE, CLUSTER_FILE, GRAPH_FILE = "plan.json", "cluster.yaml", "graph.json.gz"
+ANSWER_FILE = "answer.json"
+
+
+class _Asked(msgspec.Struct):
+    """What is read of `answer.json`; the rest is for other readers."""
+
+    method: str
+    runtime: str
+    request: RequestRecord | None = None
+    """None: an older file, whose search had no limits of its own."""
+    plan: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What was asked of a search, and the plan that it found."""
+
+    request: Request
+    plan: Plan | None
+    """For the runtime that was asked for; None: none that fits was found."""
+
+
+def read_planned(path: Path) -> Planned:
+    """What a folder holds, where its plan lies too, or a folder of a search that found none."""
+    graph, cluster = read_graph(beside_plan(path, GRAPH_FILE)), read_cluster_beside(path)
+    file = beside_plan(path, ANSWER_FILE)
+    asked = decode_json(read_bytes(file), _Asked, str(file))
+    record = asked.request
+    try:
+        request = Request(
+            graph=graph, cluster=cluster, method=asked.method.partition(":")[0],
+            runtime=asked.runtime,
+        ) if record is None else _make_request(record, graph, cluster)  # fmt: skip
+        check_request(
+            graph, request.method, request.seed, request.budget_seconds, request.sharing,
+            request.microbatches, request.scope,
+        )  # fmt: skip
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+    return Planned(request=request, plan=None if asked.plan is None else read_plan(path, graph))
+
+
+def _make_request(record: RequestRecord, graph: Graph, cluster: Cluster) -> Request:
+    fields = {name: getattr(record, name) for name in record.__struct_fields__}
+    fields["scope"] = None if record.scope is None else _make_scope(record.scope, record.method)
+    return Request(graph=graph, cluster=cluster, **fields)
+
+
+def _make_scope(fields: dict[str, Any], method: str) -> object:
+    """The scope with these fields, of the kind that the method has."""
+    kinds = [kind for kind in SCOPES if fields.keys() <= set(kind.__dataclass_fields__)]
+    for kind in kinds:
+        need_method(method, kind.__name__, "request.scope")
+        try:
+            return msgspec.convert(fields, kind)
+        except msgspec.ValidationError as error:
+            raise InputError(f"request.scope: {error}") from None
+    raise InputError(f"request.scope: must be one of a method's, got {', '.join(fields)}")
+
+
+def read_plan_folder(path: Path) -> tuple[Graph, Cluster, Plan]:
+    """The plan in a folder or file, as this program runs it, and the graph and cluster beside
+    it."""
+    graph, cluster = read_graph(beside_plan(path, GRAPH_FILE)), read_cluster_beside(path)
+    return graph, cluster, replace(read_plan(path, graph), runtime=MESHWRIGHT.name)
+
+
+def read_plan(path: Path, graph: Graph) -> Plan:
+    """The plan in a folder or file, its layers as ops of a graph."""
+    # Of `os`: a name that is too long for a file is one that does not exist, no error.
+    if not os.path.exists(path):
+        raise InputError(f"{path}: no such plan, neither a file nor a folder")
+    file = path / PLAN_FILE if os.path.isdir(path) else path
+    plan = Plan.load(file)
+    try:
+        return plan.in_ops(graph)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+
+
+def read_cluster_beside(path: Path) -> Cluster:
+    """The cluster that a plan is for; whoever planned was warned of what its file hardly means."""
+    file = beside_plan(path, CLUSTER_FILE)
+    return decode_cluster(read_bytes(file), str(file))
+
+
+def beside_plan(path: Path, name: str) -> Path:
+    """A file that `meshwright plan -o` has written with a plan."""
+    if not os.path.exists(path):
+        raise InputError(f"{path}: no such plan, neither a file nor a folder")
+    folder = path if os.path.isdir(path) else path.parent
+    if not os.path.isfile(folder / name):
+        raise InputError(
+            f"{folder}: must hold {name} beside the plan, as `meshwright plan -o` writes it"
+        )
+    return folder / name
