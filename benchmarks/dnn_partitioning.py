@@ -127,7 +127,7 @@ def _record(path: str, found: StageSplit | FreeSplit, seconds: float) -> dict[st
         "gap": gap,
         "stop": stop.value,
         "seconds": seconds,
-    } | ({"interrupted": True} if "interrupted" in found.statistics else {})
+    } | ({"interrupted": True} if found.is_interrupted else {})
 
 
 def _refusal(read: Throughput, found: StageSplit | FreeSplit) -> dict[str, Any]:

@@ -151,20 +151,19 @@ def measure_lasting(step: Callable[[], object], seconds: float) -> dict[str, flo
     torch.cuda.synchronize()
     time.sleep(seconds)
     meter = Meter()
-    began = time.perf_counter()
-    ends: list[float] = []
+    times = [time.perf_counter()]
     seen: list[tuple[float, float, float]] = []
-    while not ends or ends[-1] - began < seconds:
+    while not seen or times[-1] - times[0] < seconds:
         for _ in range(STEPS):
             step()
         torch.cuda.synchronize()
-        ends.append(time.perf_counter())
+        times.append(time.perf_counter())
         seen.append(meter.read)
     meter.close()
-    half = len(ends) // 2
+    half = len(seen) // 2
     return {
-        "first_seconds": (ends[0] - began) / STEPS,
-        "lasting_seconds": (ends[-1] - ends[half - 1]) / STEPS / (len(ends) - half),
+        "first_seconds": (times[1] - times[0]) / STEPS,
+        "lasting_seconds": (times[-1] - times[half]) / STEPS / (len(seen) - half),
         "clock_mhz": statistics.mean(each[0] for each in seen[half:]),
         "watts": statistics.mean(each[1] for each in seen[half:]),
     }

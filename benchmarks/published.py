@@ -119,9 +119,9 @@ def main() -> None:
 def describe(each: dict[str, Any]) -> str:
     """A row in a line."""
     names = ("tensor", "context", "pipeline", "chunks", "microbatches", "zero", "recompute")
-    degrees = " ".join(f"{name[0]}{each[name]}" for name in names)
+    degrees = " ".join(f"{name[:2]}{each[name]}" for name in names)
     model = each["model"].partition(",")[0] + " s" + each["model"].rpartition("=")[2]
-    head = f"{model:32} {each['cluster']:14} {degrees:28} fused {each['fused']}"
+    head = f"{model:32} {each['cluster']:14} {degrees:35} fused {each['fused']}"
     if "refused" in each:
         return f"{head} refused: {each['refused']}"
     peak = each["peak_bytes"] / 1e9

@@ -272,7 +272,7 @@ def test_ctrl_c_keeps_the_best_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Bounding, "run", interrupt)
     found = solve_free(chain(12, 3, 0.1), budget_seconds=60.0)
     assert found.stop is Stop.LIMIT
-    assert found.statistics["interrupted"] == 1.0
+    assert found.is_interrupted
     check(chain(12, 3, 0.1), found)
 
 

@@ -201,7 +201,8 @@ def test_the_launcher_names_the_op_of_a_run_that_is_not_finite(place: Place) -> 
     options = ["--checkpoint", "kept", "--every", "3", "--restarts", "2"]
     code, out, said = place.run("spoilt-data", *SPOILT, *options)
     assert (code, out) == (1, "")
-    assert said[0].startswith("meshwright: importing and calling factories:spoilt")
+    told = "importing and calling factories:spoilt; all steps train on its one batch, "
+    assert said[0] == f"meshwright: {told}--data names a dataset"
     # Both replicas meet it at once; either may be the first to tell.
     assert said[1] in [
         f"meshwright: error: rank {rank} (d{rank}): step 5: the loss is nan" for rank in (0, 1)

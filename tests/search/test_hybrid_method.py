@@ -56,10 +56,10 @@ def test_any_number_of_devices_and_samples_has_a_plan(name: Any, batch: Any) -> 
 
 
 MIXED = {
-    "tag-testbed": 32, "tag-cloud": 32, "dgx1-x4": 32, "nvlink50-eth20-x4": 1024, "tpuv4-4x4": 32,
+    "tag-testbed": 32, "tag-cloud": 32, "dgx1-x4": 32, "nvlink50-eth20-x4": 8192, "tpuv4-4x4": 32,
     "torus2d-4x4": 32,
 }  # fmt: skip
-"""Clusters, and how many looks at the clock it takes to find what is as fast as simple plans."""
+"""Clusters, and how many looks at the clock are enough to find what is faster than simple plans."""
 
 
 @pytest.mark.parametrize("name", few(list(MIXED), "tag-testbed", "torus2d-4x4"))
@@ -67,7 +67,7 @@ def test_mixed_and_switchless_clusters_have_plans(name: Any) -> None:
     graph = gpt(hidden=512, heads=8, layers=4, sequence=128, vocabulary=1024, batch=16)
     cluster = find_cluster(name)
     answer = search(graph, cluster, scope=SCOPE, budget_seconds=MIXED[name] * TICK_SECONDS)
-    assert answer.step_seconds <= simple_seconds(graph, cluster) * (1 + 1e-9)
+    assert answer.step_seconds < simple_seconds(graph, cluster)
 
 
 def test_of_the_ways_to_get_at_keys_the_faster_one_is_taken() -> None:

@@ -71,6 +71,8 @@ class FreeSplit:
     stuck_node: int = -1
     """The node that no device can take, where that is the reason."""
     search_seconds: float = 0.0
+    is_interrupted: bool = False
+    """Whether Ctrl-C ended the search."""
     statistics: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -123,6 +125,7 @@ def solve_free(
         bound_seconds=min(search.bound_seconds, search.seconds),
         stop=Stop.PROVED if is_proved else Stop.LIMIT,
         search_seconds=perf_counter() - began,
+        is_interrupted=search.is_interrupted,
         statistics=search.statistics(),
     )
 
@@ -195,10 +198,9 @@ class _Search:
         self.bound_seconds = max(self.bound_seconds, exact.bound_seconds)
 
     def statistics(self) -> dict[str, float]:
-        """Counts, and `interrupted` where Ctrl-C ended the search."""
+        """Counts of the search."""
         bounding = self._bounding
-        interrupted = {"interrupted": 1.0} if self.is_interrupted else {}
-        return interrupted | {
+        return {
             "nodes": float(self._small.num_nodes),
             "steps": float(self._walks.steps),
             "work": float(bounding.work) if bounding else 0.0,

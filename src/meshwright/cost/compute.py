@@ -114,7 +114,7 @@ def _find_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floa
 
 
 def estimated_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
-    """What models of times say, whether there are measured times or not."""
+    """What models of times say of each op, whether it has a measured time or not."""
     seconds = roofline_seconds(graph, device_type, samples)
     if not device_type.is_asynchronous:
         return seconds

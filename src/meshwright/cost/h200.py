@@ -1,7 +1,7 @@
-"""How an H200's kernels multiply matrices, fitted to measurements: `h200.json`, read.
+"""Reads how an H200's kernels multiply matrices from `h200.json`, which is fitted to measurements.
 
-The file says what has made it, of which sweep. `benchmarks/calibrate.py` says how well it fits;
-fields are explained in `curve.py`.
+The file says which command has made it, of which sweep. `benchmarks/calibrate.py` says how well it
+fits; fields are explained in `curve.py`.
 """
 
 from pathlib import Path

@@ -40,7 +40,7 @@ class DisjointSets:
         return [self.find(member) for member in self._parent]
 
     def number_groups(self, groups: Iterable[Sequence[int]]) -> list[int]:
-        """Join the members of each group; then the number of each member's set, -1 in no group."""
+        """Join the members of each group and number the sets: each member's, or -1 in no group."""
         tied: set[int] = set()
         for group in groups:
             tied.update(group)

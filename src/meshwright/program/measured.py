@@ -26,7 +26,7 @@ def carry_measured(expansion: Expansion, graph: Graph, cluster: Cluster) -> Expa
 
 
 def _shard_seconds(expansion: Expansion, graph: Graph, device_type: DeviceType) -> Floats:
-    """By op of the expansion its measured time, its shard's, or NaN."""
+    """The time of each op of the expansion: measured, its share of a measured one, or NaN."""
     divided, batch = expansion.graph, graph.batch
     known = measured_seconds(divided, device_type, batch)
     whole = measured_seconds(graph, device_type, batch)

@@ -41,7 +41,7 @@ class Architecture(ABC):
 
     @abstractmethod
     def loss(self) -> Value:
-        """Record forward; the loss that it comes to."""
+        """Record forward and return the loss that it comes to."""
 
     @classmethod
     def options(cls) -> dict[str, Any]:
@@ -60,7 +60,9 @@ def build_model(
 ) -> Graph:
     """The training step of an architecture; its name is the architecture's unless said."""
     architecture = model.__name__.lower()
-    options = {k: v for k, v in model.options().items() if v is not MISSING} | said
+    known = model.options()
+    options = {k: v for k, v in known.items() if v is not MISSING} | said
+    assert options.keys() == known.keys(), f"{architecture} has {', '.join(known)}"
     options |= {k: v for k, v in model.usual(options).items() if not options.get(k)}
     sizes = {k: v for k, v in options.items() if not isinstance(v, bool | str)}
     precision = precision or model.PRECISION

@@ -44,7 +44,7 @@ class Bert(Architecture):
 
     @staticmethod
     def usual(sizes: Mapping[str, Any]) -> dict[str, int]:
-        """Devlin et al. (2019), section 3."""
+        """Perceptrons are four times as wide as `hidden` (Devlin et al. 2019, section 3)."""
         return {"intermediate": 4 * sizes["hidden"]}
 
     def loss(self) -> Value:

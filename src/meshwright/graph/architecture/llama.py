@@ -38,7 +38,7 @@ class Decoder(Architecture):
 
     @staticmethod
     def usual(sizes: Mapping[str, Any]) -> dict[str, int]:
-        """Keys and values are not grouped."""
+        """There are as many heads of keys and values as of queries."""
         return {"key_heads": sizes["heads"]}
 
     @property
@@ -48,7 +48,7 @@ class Decoder(Architecture):
 
     @abstractmethod
     def perceptron(self, name: str) -> Callable[[Value], Value]:
-        """Make the weights of a layer's perceptron; what computes it."""
+        """Make the weights of a layer's perceptron and return what computes it."""
 
     def loss(self) -> Value:
         """From tokens to the cross-entropy of the next ones."""
@@ -70,7 +70,7 @@ class Llama(Decoder):
     """A Llama, whose perceptron is gated (Shazeer 2020): one of two products gates the other."""
 
     def perceptron(self, name: str) -> Callable[[Value], Value]:
-        """Three products."""
+        """Make the weights of three products and return what computes them."""
         tape, hidden, wide = self.tape, self.hidden, self.intermediate
         gate, up, down = (
             tape.weight(f"{name}.{part}_proj", hidden * wide) for part in ("gate", "up", "down")

@@ -33,7 +33,7 @@ class Mixtral(Decoder):
     experts_per_token: int = 2
 
     def perceptron(self, name: str) -> Callable[[Value], Value]:
-        """A mixture of experts."""
+        """Make the weights of a mixture of experts and return what computes it."""
         return _Mixture(self, name).compute
 
 
