@@ -35,11 +35,11 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import ProductCut, Role
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Part, Plan, Recompute
-from meshwright.program.expand.expand import expand
 from meshwright.program.expand.expansion import Axis, Expansion, Owned, unexpanded
 from meshwright.program.expand.member import find_members
 from meshwright.program.expand.shard import shard
 from meshwright.program.program import Kind
+from meshwright.program.work import expand
 from meshwright.zoo.shipped import FOLDER, SUFFIX
 from small import connected
 
@@ -234,7 +234,7 @@ def priced_seconds(graph: Graph, team: Team) -> dict[str, float]:
 @cache
 def _kind_seconds(kind: Any, team: Team) -> Any:
     work = find_work(kind)
-    return layer_seconds(work, H100, [team], [kind.graph.batch])[0][work.place]
+    return layer_seconds(work, H100, [(team, kind.graph.batch)])[0][work.place]
 
 
 @pytest.mark.parametrize("name", ["gpt", "llama", "bert", "gpt2"])
@@ -289,7 +289,7 @@ def find_work_of(kind: Any) -> Any:
 
 @cache
 def divide_of(kind: Any) -> Any:
-    return divide(find_work_of(kind), Widths.of([Team(tensor=2)], [1.0], kind.graph.batch))
+    return divide(find_work_of(kind), Widths.of([(Team(tensor=2), 1.0)], kind.graph.batch))
 
 
 def test_measured_times_of_divided_ops_are_forgotten_and_impossible_ones_stay() -> None:
