@@ -61,9 +61,9 @@ def test_it_listens_on_the_address_of_the_ranks_only(port: int) -> None:
     open_store(SECONDS, may_serve=True)
     assert find_listeners([os.getpid()]) == {(IPv4Address("127.0.0.1"), port)}
     with pytest.raises(RankError, match=rf"cannot listen on 127.0.0.1:{port} \(Address already"):
-        _listen("127.0.0.1", port)
+        _listen("127.0.0.1", port, False)
     with pytest.raises(InputError, match="MASTER_ADDR: must be an address of the first rank's mac"):
-        _listen("192.0.2.1", port)  # of a network for examples
+        _listen("192.0.2.1", port, False)  # of a network for examples
 
 
 @pytest.mark.parametrize(
