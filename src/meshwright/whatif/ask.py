@@ -1,0 +1,97 @@
+"""Answers many questions of one request, on all cores; Ctrl-C keeps those that are answered."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from meshwright.change.apply import change_request
+from meshwright.errors import InputError
+from meshwright.plan.answer import Stop
+from meshwright.plan.plan import Plan
+from meshwright.plan.request import Request
+from meshwright.search.pool.process import Processes
+from meshwright.units import format_seconds
+from meshwright.whatif.outcome import Outcome, Question, find_outcome
+from meshwright.whatif.price import Price
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Inquiry:
+    """What all questions have in common."""
+
+    request: Request
+    plan: Plan | None
+    prices: tuple[Price, ...] = ()
+    keeps: bool = True
+    """Whether the plan that is there is simulated, too."""
+    widens: bool = False
+    """Whether plans with the most memory left are wanted, not the fastest."""
+
+
+def ask_all(
+    inquiry: Inquiry,
+    questions: Sequence[Question],
+    *,
+    workers: int | None = None,
+    progress: Report | None = None,
+) -> tuple[Outcome, ...]:
+    """The outcome of each question, in their order; fewer after Ctrl-C, but none half-way.
+
+    The first is answered in this process, the others on all cores, each by a search on one core:
+    a search that uses several cores gains less than so many searches do. `workers` counts the
+    processes; None: one a core.
+    """
+    report, found = progress or (lambda _: None), list[Outcome]()
+    with ExitStack() as stack:
+        pool = stack.enter_context(Processes(workers, idle_seconds=0.0))
+        for number in range(len(questions)):
+            report(f"{number + 1} of {len(questions)}: {questions[number].name}")
+            try:
+                outcome = pool.take(_answer, inquiry, questions[number:], lambda: False)
+            except KeyboardInterrupt:
+                break
+            assert outcome is not None, "nothing but Ctrl-C ends a question"
+            if outcome.stop is Stop.INTERRUPTED:
+                break
+            found.append(outcome)
+            report(f"{outcome.name}: {format_seconds(outcome.best.seconds)}")
+            pool.start()
+    return tuple(found)
+
+
+def _answer(inquiry: Inquiry, question: Question) -> Outcome:
+    with Processes(1) as engine:
+        return find_outcome(
+            inquiry.request,
+            inquiry.plan,
+            question,
+            prices=inquiry.prices,
+            engine=engine,
+            keeps=inquiry.keeps,
+            widens=inquiry.widens,
+        )
+
+
+def within_budget(
+    request: Request, num_questions: int, budget_seconds: float, workers: int
+) -> Request:
+    """The request with an equal share of a budget for each of several questions."""
+    at_once = min(workers, num_questions)
+    return replace(request, budget_seconds=budget_seconds * at_once / num_questions)
+
+
+def possible(
+    request: Request, questions: Sequence[Question]
+) -> tuple[list[Question], tuple[str, ...]]:
+    """The questions whose changes can be made, and of the others why not, a line each."""
+    kept, notes = [], []
+    for question in questions:
+        try:
+            change_request(request, question.changes)
+        except InputError as error:
+            notes.append(f"{question.name}: {error}")
+        else:
+            kept.append(question)
+    return kept, tuple(notes)
