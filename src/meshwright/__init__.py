@@ -50,7 +50,9 @@ __all__ = [
     "read_profile",
     "schema",
     "simulate",
+    "sweep",
     "training",
+    "whatif",
 ]
 
 _HOME = {
@@ -80,6 +82,7 @@ _HOME = {
     "open_engine": "meshwright.api",
     "read_profile": "meshwright.profile.profile",
     "schema": "meshwright.api",
+    "sweep": "meshwright.api",
     "training": "meshwright.api",
 }
 """Where each public name is defined, but for the functions that share a subpackage's name."""
@@ -95,7 +98,9 @@ if TYPE_CHECKING:
         plan,
         schema,
         simulate,
+        sweep,
         training,
+        whatif,
     )
     from meshwright.cluster.cluster import Cluster
     from meshwright.errors import InputError, MeshwrightError, NonFiniteError
@@ -162,8 +167,8 @@ class _CallablePackage(ModuleType):
 
 # `mw.cluster` has to be a function, and importing `meshwright.cluster.cluster` from anywhere binds
 # `mw.cluster` to the subpackage. So it is both, and always the same object: this file runs before
-# any module below it, and the four subpackages' own files hold no more than a docstring. A
+# any module below it, and the five subpackages' own files hold no more than a docstring. A
 # function in the module's place would break `import meshwright.cluster.cluster as c`.
-for _name in ("capture", "cluster", "plan", "simulate"):
+for _name in ("capture", "cluster", "plan", "simulate", "whatif"):
     import_module(f"{__name__}.{_name}").__class__ = _CallablePackage
 del _name

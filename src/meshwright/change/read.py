@@ -6,7 +6,7 @@ cluster has what a word names is found when the change is made.
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from meshwright.change.amount import Amount, read_amount
@@ -43,6 +43,15 @@ def read_change(option: str, text: str) -> Change:
     if not isinstance(text, str):
         raise InputError(f"{option}: must be a text such as '2x', got {text!r}")
     return OPTIONS[option](option, text.strip())
+
+
+def read_changes(given: Mapping[str, str | Sequence[str]]) -> list[Change]:
+    """The changes that texts ask for, by option: one, or several."""
+    return [
+        read_change(option, text)
+        for option, texts in given.items()
+        for text in ((texts,) if isinstance(texts, str) else texts)
+    ]
 
 
 def _read_link(option: str, text: str) -> Change:

@@ -1,5 +1,5 @@
-"""The questions that a buyer has: each resource doubled and halved, one host more and one fewer, the
-next generation of devices, the batch doubled and halved."""
+"""The questions that a buyer has: each resource doubled and halved, one host more and one fewer,
+the next generation of devices, the batch doubled and halved."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -60,9 +60,9 @@ def _ask_links(cluster: Cluster) -> Iterator[Question]:
         name = known.get(level, f"links of level {level}")
         yield from _both(name, partial(LinkRate, links=f"level{level}"))
     inside = [number for number, level in enumerate(levels) if level == INSIDE]
-    if any(link.kind.startswith("nvlink") for link in cluster.links):
-        if select_links(cluster, "nvlink").tolist() != inside:
-            yield from _both("NVLink", partial(LinkRate, links="nvlink"))
+    has_nvlink = any(link.kind.startswith("nvlink") for link in cluster.links)
+    if has_nvlink and select_links(cluster, "nvlink").tolist() != inside:
+        yield from _both("NVLink", partial(LinkRate, links="nvlink"))
     if any(link.latency_seconds for link in cluster.links):
         yield from _both("latency", partial(LinkLatency, links=ALL))
 

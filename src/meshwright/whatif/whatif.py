@@ -43,10 +43,7 @@ class WhatIf:
     def gain_of(self, outcome: Outcome) -> float:
         """How much more samples a second the best plan of a question does than the best now: 0.1
         are 10 % more; NaN where neither has a plan that fits."""
-        before, after = self.now.samples_per_second, outcome.samples_per_second
-        if before == 0:
-            return math.inf if after > 0 else math.nan
-        return after / before - 1
+        return _gain(self.now, outcome)
 
     @property
     def facts(self) -> dict[str, str]:
@@ -117,26 +114,27 @@ def answer_whatif(
     found = ask_all(inquiry, asked, workers=workers, progress=progress)
     if not found:
         raise KeyboardInterrupt
-    answer = WhatIf(
+    now = found[0]
+    return WhatIf(
         model=request.graph.name,
         method=request.method,
-        now=found[0],
-        outcomes=(),
+        now=now,
+        outcomes=tuple(sorted(found[1:], key=lambda outcome: _rank(_gain(now, outcome)))),
         budget_seconds=limited.budget_seconds,
-    )
-    ranked = sorted(found[1:], key=lambda outcome: _rank(answer.gain_of(outcome)))
-    return WhatIf(
-        model=answer.model,
-        method=answer.method,
-        now=answer.now,
-        outcomes=tuple(ranked),
-        budget_seconds=answer.budget_seconds,
         notes=notes,
         was_interrupted=len(found) < len(asked),
     )
 
 
+def _gain(now: Outcome, outcome: Outcome) -> float:
+    before, after = now.samples_per_second, outcome.samples_per_second
+    if before == 0:
+        return math.inf if after > 0 else math.nan
+    return after / before - 1
+
+
 def _rank(gain: float) -> float:
+    """The greatest gain first, what is not known last."""
     return math.inf if math.isnan(gain) else -gain
 
 
