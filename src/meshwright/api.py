@@ -23,7 +23,7 @@ from meshwright.plan.request import Request
 from meshwright.planned import Planned, read_planned
 from meshwright.profile.profile import Measured, read_profile
 from meshwright.report.expected import with_facts
-from meshwright.search.check import AnyScope
+from meshwright.search.check import AnyScope, check_request
 from meshwright.search.method.deploy.tree.net import read_prior
 from meshwright.search.pool.engine import Engine, open_engine
 from meshwright.search.portfolio import find_plan
@@ -252,7 +252,7 @@ def whatif(
 
 @checked
 def sweep(
-    source: Answer | Graph | str | Path,
+    model: Answer | Graph | str | Path,
     cluster: str | Path | Cluster | None = None,
     *,
     method: str = "auto",
@@ -268,20 +268,22 @@ def sweep(
 ) -> Sweep:
     """Plan a model for every combination of some values, each with its bound.
 
-    `source` is an answer or a folder of `meshwright plan -o`; or a model, as `plan` takes it, with
-    `cluster`, `method` and `seed`. `axes` are changes as `whatif` takes them, with commas between
-    values: devices="8,16,32", batch="64,128", link="leaf0=1x,2x,4x"; the first is that of the
-    curve. `weak`: the batch grows with the devices. `objective` says what `best` is best by: time,
-    cost (of a sample, with `prices`) or memory (most left); with `deadline_seconds` and prices it
-    is the cheapest point whose step is no longer. `budget_seconds` is for all searches together.
+    `model` is as `plan` takes it, with `cluster`, `method` and `seed`; or an answer or a folder of
+    `meshwright plan -o`, which have their own. `axes` are changes as `whatif` takes them, with
+    commas between values: devices="8,16,32", batch="64,128", link="leaf0=1x,2x,4x"; the first is
+    that of the curve. `weak`: the batch grows with the devices. `objective` says what `best` is
+    best by: time (the most samples a second), cost (of a sample, with `prices`) or memory (most
+    left); with `deadline_seconds` and prices it is the cheapest point whose step is no longer.
+    `budget_seconds` is for all searches together.
     """
     if cluster is None:
-        need_type(source, (Answer, str, Path), "source", "an answer or a folder, or with a cluster")
-        request = _asked(source).request  # type: ignore[arg-type]
+        need_type(model, (Answer, str, Path), "model", "an answer, a folder, or with a cluster")
+        request = _asked(model).request  # type: ignore[arg-type]
     else:
-        need_type(source, (Graph, str, Path), "source", "a model where a cluster is given")
-        graph = load_graph(source, say=progress)  # type: ignore[arg-type]
+        need_type(model, (Graph, str, Path), "model", "a model where a cluster is given")
+        graph = load_graph(model, say=progress)  # type: ignore[arg-type]
         request = Request(graph=graph, cluster=load_cluster(cluster), method=method, seed=seed)
+        check_request(graph, method, seed, request.budget_seconds, request.sharing, (), None)
     return sweep_request(
         request,
         [read_axis(option, text) for option, text in axes.items()],

@@ -37,7 +37,8 @@ class LinkLatency:
     """Of seconds."""
 
     def __str__(self) -> str:
-        return f"latency of {self.links} {self.amount.words(format_seconds)}"
+        of_links = "" if self.links == ALL else f" of {self.links}"
+        return f"latency{of_links} {self.amount.words(format_seconds)}"
 
 
 class Figure(StrEnum):
@@ -70,7 +71,8 @@ class DeviceFigure:
     more; the others keep their proportion to it."""
 
     def __str__(self) -> str:
-        return f"{self.figure} of {self.types} {self.amount.words(_SHOW[self.figure])}"
+        of_types = "" if self.types == ALL else f" of {self.types}"
+        return f"{self.figure}{of_types} {self.amount.words(_SHOW[self.figure])}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
