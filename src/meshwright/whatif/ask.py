@@ -1,7 +1,7 @@
 """Answers many questions of one request, on all cores; Ctrl-C keeps those that are answered."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from meshwright.change.apply import change_request
@@ -11,10 +11,12 @@ from meshwright.plan.plan import Plan
 from meshwright.plan.request import Request
 from meshwright.search.pool.process import Processes
 from meshwright.units import format_seconds
-from meshwright.whatif.outcome import Outcome, Question, find_outcome
+from meshwright.whatif.outcome import Outcome, Question, Step, find_fastest, find_outcome
 from meshwright.whatif.price import Price
 
 Report = Callable[[str], None]
+MAX_SHARED = 16
+"""Plans that were found for some question and are tried for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,8 +46,7 @@ def ask_all(
     processes; None: one a core.
     """
     report, found = progress or (lambda _: None), list[Outcome]()
-    with ExitStack() as stack:
-        pool = stack.enter_context(Processes(workers, idle_seconds=0.0))
+    with Processes(workers, idle_seconds=0.0) as pool:
         for number in range(len(questions)):
             report(f"{number + 1} of {len(questions)}: {questions[number].name}")
             try:
@@ -59,6 +60,51 @@ def ask_all(
             report(f"{outcome.name}: {format_seconds(outcome.best.seconds)}")
             pool.start()
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Plans:
+    """Plans that are tried for questions of one request."""
+
+    request: Request
+    plans: tuple[Plan, ...]
+
+
+def share_plans(
+    inquiry: Inquiry,
+    questions: Sequence[Question],
+    outcomes: Sequence[Outcome],
+    *,
+    workers: int | None = None,
+    progress: Report | None = None,
+) -> tuple[Outcome, ...]:
+    """The outcomes, each with the fastest of the plans that were found for the others.
+
+    Searches that their budget cuts short find plans by luck, too: without this, a slower network
+    may seem to gain where one search found what another missed. After Ctrl-C the rest stay as they
+    are.
+    """
+    plans: list[Plan] = []
+    for outcome in outcomes:
+        found = outcome.planned.plan
+        if outcome.planned.fits and found is not None and found not in plans:
+            plans.append(found)
+    if len(plans) < 2:
+        return tuple(outcomes)
+    report = progress or (lambda _: None)
+    context = _Plans(request=inquiry.request, plans=tuple(plans[:MAX_SHARED]))
+    shared: list[Outcome] = []
+    with Processes(workers) as pool, suppress(KeyboardInterrupt):
+        for number, outcome in enumerate(outcomes):
+            report(f"trying {len(context.plans)} plans: {outcome.name}")
+            step = pool.take(_try_plans, context, questions[number:], lambda: False)
+            shared.append(replace(outcome, shared=step))
+            pool.start()
+    return (*shared, *outcomes[len(shared) :])
+
+
+def _try_plans(context: _Plans, question: Question) -> Step | None:
+    return find_fastest(context.request, context.plans, question)
 
 
 def _answer(inquiry: Inquiry, question: Question) -> Outcome:

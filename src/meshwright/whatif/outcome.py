@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -32,6 +32,7 @@ class Step:
     """The plan in words."""
     obstacle: str = ""
     """Why there is no step."""
+    plan: Plan | None = field(default=None, repr=False)
 
     @property
     def fits(self) -> bool:
@@ -59,13 +60,19 @@ class Outcome:
     """Why the search stopped; None: it could not begin."""
     price_per_hour: float
     """What the cluster costs an hour; NaN: it is not known."""
+    shared: Step | None = None
+    """The fastest of the plans that were found for other questions; None: they were not tried."""
+
+    @property
+    def renewed(self) -> Step:
+        """The faster of the plans that were found after the changes, for this question or for
+        another, of those that fit; else what was found for this one."""
+        return _faster(self.planned, self.shared)
 
     @property
     def best(self) -> Step:
-        """The faster of the two plans, of those that fit."""
-        if self.kept is not None and self.kept.fits and self.kept.seconds < self.planned.seconds:
-            return self.kept
-        return self.planned
+        """The fastest plan of all that fit."""
+        return _faster(self.renewed, self.kept)
 
     @property
     def samples_per_second(self) -> float:
@@ -81,6 +88,11 @@ class Outcome:
     def cost_per_sample(self) -> float:
         """What a sample costs."""
         return self.cost_per_step / self.batch
+
+
+def _faster(step: Step, other: Step | None) -> Step:
+    """The other step where it is of use and faster."""
+    return other if other is not None and other.fits and other.seconds < step.seconds else step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +163,7 @@ def simulate_again(request: Request, plan: Plan | None) -> Step:
     try:
         timeline = simulate(request.graph, request.cluster, plan, sharing=request.sharing)
     except InputError as error:
-        return Step(description=plan.description, obstacle=str(error))
+        return Step(description=plan.description, obstacle=str(error), plan=plan)
     memory = footprint(request.graph, request.cluster, timeline)
     used = memory.peak_bytes / np.maximum(memory.usable_bytes, 1.0)
     left = np.where(memory.peak_bytes > 0, 1 - used, 1.0)
@@ -159,7 +171,15 @@ def simulate_again(request: Request, plan: Plan | None) -> Step:
         seconds=timeline.step_seconds,
         headroom=float(left.min()),
         description=plan.description,
+        plan=plan,
     )
+
+
+def find_fastest(request: Request, plans: Sequence[Plan], question: Question) -> Step | None:
+    """The fastest of some plans for the changed request; None: none of them is of use there."""
+    changed = change_request(request, question.changes)
+    steps = [step for plan in plans if (step := simulate_again(changed, plan)).fits]
+    return min(steps, key=lambda step: step.seconds, default=None)
 
 
 def _planned_step(request: Request, answer: Answer) -> Step:

@@ -40,12 +40,16 @@ class OutcomeRecord(Record):
         about("The plan that was there before, simulated again; null: it was not asked for."),
     ]
     planned: Annotated[PlanStepRecord, about("The plan of a search with the same request.")]
+    shared: Annotated[
+        PlanStepRecord | None,
+        about("The fastest plan that was found for any question, simulated; null: not tried."),
+    ]
     bound_seconds: Annotated[float | None, seconds("No plan of the kind searched is faster.")]
     stop: Annotated[
         str | None, about("Why the search stopped, as an answer has it; null: it did not begin.")
     ]
     samples_per_second: Annotated[
-        float | None, about("Throughput of the better plan; 0: none fits.", "1 / second")
+        float | None, about("Throughput of the fastest plan; 0: none fits.", "1 / second")
     ]
     gain: Annotated[
         float | None,
@@ -65,6 +69,7 @@ class OutcomeRecord(Record):
             question=outcome.name,
             kept=None if outcome.kept is None else PlanStepRecord.of_step(outcome.kept),
             planned=PlanStepRecord.of_step(outcome.planned),
+            shared=None if outcome.shared is None else PlanStepRecord.of_step(outcome.shared),
             stop=None if outcome.stop is None else outcome.stop.value,
             gain=gain,
         )

@@ -12,7 +12,7 @@ from meshwright.plan.plan import Plan
 from meshwright.plan.request import Request
 from meshwright.table import as_frame, as_text
 from meshwright.units import format_percent, format_seconds
-from meshwright.whatif.ask import Inquiry, Report, ask_all, possible, within_budget
+from meshwright.whatif.ask import Inquiry, Report, ask_all, possible, share_plans, within_budget
 from meshwright.whatif.outcome import Outcome, Question
 from meshwright.whatif.price import Price, check_prices
 from meshwright.whatif.record import FORMAT, VERSION, OutcomeRecord, WhatIfRecord
@@ -78,7 +78,7 @@ class WhatIf:
                 "num_devices": [each.num_devices for each in rows],
                 "batch": [each.batch for each in rows],
                 "kept_seconds": [each.kept.seconds if each.kept else math.inf for each in rows],
-                "planned_seconds": [each.planned.seconds for each in rows],
+                "planned_seconds": [each.renewed.seconds for each in rows],
                 "bound_seconds": [each.bound_seconds for each in rows],
                 "samples_per_second": [each.samples_per_second for each in rows],
                 "cost_per_sample": [each.cost_per_sample for each in rows],
@@ -114,6 +114,9 @@ def answer_whatif(
     found = ask_all(inquiry, asked, workers=workers, progress=progress)
     if not found:
         raise KeyboardInterrupt
+    was_interrupted = len(found) < len(asked)
+    if not was_interrupted:
+        found = share_plans(inquiry, asked, found, workers=workers, progress=progress)
     now = found[0]
     return WhatIf(
         model=request.graph.name,
@@ -122,7 +125,7 @@ def answer_whatif(
         outcomes=tuple(sorted(found[1:], key=lambda outcome: _rank(_gain(now, outcome)))),
         budget_seconds=limited.budget_seconds,
         notes=notes,
-        was_interrupted=len(found) < len(asked),
+        was_interrupted=was_interrupted,
     )
 
 
