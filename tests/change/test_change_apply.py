@@ -1,7 +1,7 @@
 """Each kind of change makes of a cluster what one works out by hand, and nothing else."""
 
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -125,9 +125,7 @@ def test_measured_collectives_of_changed_links_are_left_out() -> None:
         collective="all_reduce", device_type="v100-32", num_devices=2,
         sizes_bytes=(1.0, 2.0), seconds=(1.0, 2.0),
     )  # fmt: skip
-    measured = Cluster(**{each.name: getattr(DGX, each.name) for each in fields(DGX)} | {
-        "tables": (table,)
-    })  # fmt: skip
+    measured = replace(DGX, tables=(table,))
     assert changed(measured, "nic", "2x").tables == (table,)
     assert changed(measured, "link", "inside=2x").tables == ()
     assert changed(measured, "latency", "host0.0=1us").tables == ()
@@ -313,6 +311,19 @@ def test_every_link_is_of_one_level(cluster: Cluster) -> None:
             continue
         total += sum(link.latency_seconds == 7 for link in after.links)
     assert total == len(cluster.links)
+
+
+def test_a_cluster_of_the_catalogue_is_known_in_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    POD.save(path)
+    found, expected = changed(load_cluster(path), "hosts", "+1"), find_cluster("h100-x4x3")
+    assert (found.name, found.links) == (expected.name, expected.links)
+
+
+def test_a_files_own_name_is_no_promise() -> None:
+    named = replace(DGX, name="h100-x99")
+    assert changed(named, "devices", "8").hosts == ("host0",)
+    assert changed(named, "hosts", "+1").hosts == ("host0", "host1", "host2")
 
 
 def test_files_survive_a_change(tmp_path: Path) -> None:

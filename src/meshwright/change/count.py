@@ -26,7 +26,7 @@ def change_count(cluster: Cluster, change: DeviceCount) -> Cluster:
     if wanted == cluster.num_devices:
         return cluster
     named = find_resized(cluster.name, wanted)
-    if named is not None and _is_same(cluster, find_cluster(cluster.name)):
+    if named is not None and _is_catalogues(cluster):
         return find_cluster(named)
     if wanted < cluster.num_devices:
         return _take(cluster, wanted, makes)
@@ -130,6 +130,10 @@ def _check_most(number: int) -> None:
         raise InputError(f"devices: must be at most {MAX_DEVICES:,}, got {number:,}")
 
 
-def _is_same(one: Cluster, other: Cluster) -> bool:
-    """Whether two clusters are the same in all that they say."""
-    return all(getattr(one, each.name) == getattr(other, each.name) for each in fields(one))
+def _is_catalogues(cluster: Cluster) -> bool:
+    """Whether a cluster is the catalogue's of its name, in all that it says."""
+    try:
+        other = find_cluster(cluster.name)
+    except InputError:  # a file's own name that looks like one of the catalogue's
+        return False
+    return all(getattr(cluster, each.name) == getattr(other, each.name) for each in fields(other))

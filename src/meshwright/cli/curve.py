@@ -21,7 +21,7 @@ def draw_curves(sweep: Sweep) -> Iterator[str]:
     if len({x for x, _ in points}) < 2:
         return
     xs, ys = [x for x, _ in points], [y for _, y in points]
-    across, up = _scale(xs, WIDTH), _scale(ys, HEIGHT)
+    across, up = _Scale(xs, WIDTH), _Scale(ys, HEIGHT)
     area = [[" "] * WIDTH for _ in range(HEIGHT)]
     for curve in curves:
         for x, y in curve.bounds:
@@ -49,7 +49,7 @@ def _framed(
     yield f"{'':{margin}}  {', '.join([*named, *([f'{BOUND} bound'] if has_bounds else [])])}"
 
 
-class _scale:  # noqa: N801
+class _Scale:
     """From a value to a place; by ratios where all values are positive, as scaling curves are."""
 
     def __init__(self, values: list[float], places: int) -> None:

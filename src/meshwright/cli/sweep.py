@@ -54,14 +54,14 @@ def _sweep(arguments: Namespace) -> Sweep:
         raise InputError(f"{twice[0]}: must be given once, with commas between its values")
     own = {name: getattr(arguments, name) for name in ("method", "seed", "precision")}
     given = {name: value for name, value in own.items() if value is not None}
-    source: object = arguments.source
+    source: object = arguments.graph
     if arguments.cluster is None and given:
         raise InputError(
             f"--{next(iter(given))}: needs a model and --cluster; a folder has its own"
         )
     if arguments.cluster is not None:
-        source = load_graph(arguments.source, precision=given.pop("precision", None), say=remark)
-    with shown_progress(f"sweeping {arguments.source}", arguments) as progress:
+        source = load_graph(arguments.graph, precision=given.pop("precision", None), say=remark)
+    with shown_progress(f"sweeping {arguments.graph}", arguments) as progress:
         return sweep(
             source,  # type: ignore[arg-type]
             arguments.cluster,

@@ -75,7 +75,7 @@ def add_sweep(commands: Any) -> None:
         "several options every combination is planned, the first is that of the curve."
     )
     parser.add_argument(
-        "source", metavar="MODEL|DIR", help=f"{PLAN_FOLDER}; or with --cluster {GRAPH}"
+        "graph", metavar="MODEL|DIR", help=f"{PLAN_FOLDER}; or with --cluster {GRAPH}"
     )
     parser.add_argument("--cluster", metavar="C", help=CLUSTER)
     for name, (metavar, text) in CHANGES.items():
