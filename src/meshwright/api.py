@@ -280,9 +280,10 @@ def sweep(
         need_type(model, (Answer, str, Path), "model", "an answer, a folder, or with a cluster")
         request = _asked(model).request  # type: ignore[arg-type]
     else:
+        devices = load_cluster(cluster)
         need_type(model, (Graph, str, Path), "model", "a model where a cluster is given")
         graph = load_graph(model, say=progress)  # type: ignore[arg-type]
-        request = Request(graph=graph, cluster=load_cluster(cluster), method=method, seed=seed)
+        request = Request(graph=graph, cluster=devices, method=method, seed=seed)
         check_request(graph, method, seed, request.budget_seconds, request.sharing, (), None)
     return sweep_request(
         request,
