@@ -61,6 +61,8 @@ def grown(before: Cluster, after: Cluster) -> dict[tuple[str, str], float]:
             DGX, "host0.0",
             {("host0.0", f"host0.{k}") for k in (1, 2, 3, 4)} | {("host0.0", "host0")},
         ),
+        # The way over PCIe, not the NVLinks to others of the host.
+        (DGX, "host0.2-host0", {("host0.2", "host0")}),
         # A leaf of a pod joins equal ranks, and the spines.
         (
             POD, "unit0-leaf1",
@@ -80,6 +82,13 @@ def grown(before: Cluster, after: Cluster) -> dict[tuple[str, str], float]:
             {("host2", "host2.nic0"), ("host2.nic0", "switch"),
              ("host2", "host2.nic1"), ("host2.nic1", "switch")},
         ),
+        (
+            RACKS, "host2-switch",
+            {("host2", "host2.nic0"), ("host2.nic0", "switch"),
+             ("host2", "host2.nic1"), ("host2.nic1", "switch")},
+        ),
+        (RACKS, "host2.nic1-switch", {("host2", "host2.nic1"), ("host2.nic1", "switch")}),
+        (RACKS, "host2-host2.nic1", {("host2", "host2.nic1")}),
     ],
 )  # fmt: skip
 def test_a_word_for_links_means_these_both_ways(

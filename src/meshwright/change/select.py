@@ -17,7 +17,6 @@ from meshwright.change.kind import ALL, NICS
 from meshwright.change.tier import INSIDE, NETWORK, Tiers, find_tiers
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, nearest, quoted
-from meshwright.units import format_count
 
 _WORDS: Mapping[str, int] = {"inside": INSIDE, NICS: NETWORK, "nics": NETWORK}
 Mask = npt.NDArray[np.bool_]
@@ -101,22 +100,59 @@ def _find_at_nodes(cluster: Cluster, tiers: Tiers, word: str) -> Mask | None:
 
 
 def _find_between(cluster: Cluster, tiers: Tiers, word: str) -> Mask | None:
-    """The links between two names with a stroke or an arrow between them."""
+    """The links between two names with a stroke or an arrow between them.
+
+    A host stands for its own node; where no link joins that to the other, for all nodes it has.
+    """
     one, arrow, other = word.partition("->")
     pairs = [(one, other)] if arrow else list(_cuts(word))
+    known = None
     for first, second in pairs:
-        sources, targets = (_ends(cluster, tiers, each.strip()) for each in (first, second))
-        if not sources or not targets:
+        names = first.strip(), second.strip()
+        near = [set(_matching(name, cluster.nodes)) for name in names]
+        if not all(near):
             continue
-        return np.array(
-            [
-                (link.source in sources and link.target in targets)
-                or (not arrow and link.source in targets and link.target in sources)
-                for link in cluster.links
-            ],
-            dtype=np.bool_,
+        far = [_widened(tiers, cluster, ends) for ends in near]
+        for sources, targets in (near, far):
+            known = _joining(cluster, sources, targets, is_one_way=bool(arrow))
+            if known.any():
+                return _with_cards(cluster, tiers, known)
+    return known
+
+
+def _joining(cluster: Cluster, sources: set[str], targets: set[str], *, is_one_way: bool) -> Mask:
+    return np.array(
+        [
+            (link.source in sources and link.target in targets)
+            or (not is_one_way and link.source in targets and link.target in sources)
+            for link in cluster.links
+        ],
+        dtype=np.bool_,
+    )
+
+
+def _widened(tiers: Tiers, cluster: Cluster, ends: set[str]) -> set[str]:
+    """The ends, with all nodes of the hosts among them."""
+    hosts = ends & set(cluster.hosts)
+    return ends | {node for node, host in tiers.host_of.items() if host in hosts}
+
+
+def _with_cards(cluster: Cluster, tiers: Tiers, found: Mask) -> Mask:
+    """The links, and of network cards among their ends the links to their hosts in the same
+    directions: a card carries no more than either of its links."""
+    sources = {cluster.links[k].source for k in np.flatnonzero(found)}
+    targets = {cluster.links[k].target for k in np.flatnonzero(found)}
+    more = [
+        level == NETWORK
+        and tiers.host_of.get(link.source) == tiers.host_of.get(link.target)
+        and (
+            (link.source in cluster.hosts and link.target in sources)
+            or (link.target in cluster.hosts and link.source in targets)
         )
-    return None
+        for link, level in zip(cluster.links, tiers.of_link, strict=True)
+    ]
+    both: Mask = found | np.array(more, dtype=np.bool_)
+    return both
 
 
 def _cuts(word: str) -> Iterator[tuple[str, str]]:
@@ -126,20 +162,8 @@ def _cuts(word: str) -> Iterator[tuple[str, str]]:
             yield word[:place], word[place + 1 :]
 
 
-def _ends(cluster: Cluster, tiers: Tiers, name: str) -> set[str]:
-    """The nodes of a name; a host's are all that belong to it."""
-    hosts = set(_matching(name, cluster.hosts))
-    own = {node for node, host in tiers.host_of.items() if host in hosts}
-    return own or set(_matching(name, cluster.nodes))
-
-
 def _known_words(cluster: Cluster) -> tuple[str, ...]:
     """What may be written, for a message."""
     kinds = dict.fromkeys(link.kind for link in cluster.links if link.kind)
     few = (*cluster.switches[:200], *cluster.hosts[:200])
     return (*list(_WORDS)[:2], *kinds, *few)
-
-
-def describe_links(numbers: Ints) -> str:
-    """How many links, for people."""
-    return format_count(len(numbers), "link")
