@@ -9,6 +9,7 @@ from meshwright.errors import InputError
 from meshwright.plan.answer import Stop
 from meshwright.plan.plan import Plan
 from meshwright.plan.request import Request
+from meshwright.search.clock import Clock
 from meshwright.search.pool.process import Processes
 from meshwright.units import format_seconds
 from meshwright.whatif.outcome import Outcome, Question, Step, find_fastest, find_outcome
@@ -46,15 +47,13 @@ def ask_all(
     processes; None: one a core.
     """
     report, found = progress or (lambda _: None), list[Outcome]()
-    with Processes(workers, idle_seconds=0.0) as pool:
+    # A search in this process may hear Ctrl-C and end, while another process has the row in hand.
+    clock = Clock()
+    with Processes(workers, idle_seconds=0.0) as pool, clock.listening(), clock.heard():
         for number in range(len(questions)):
             report(f"{number + 1} of {len(questions)}: {questions[number].name}")
-            try:
-                outcome = pool.take(_answer, inquiry, questions[number:], lambda: False)
-            except KeyboardInterrupt:
-                break
-            assert outcome is not None, "nothing but Ctrl-C ends a question"
-            if outcome.stop is Stop.INTERRUPTED:
+            outcome = pool.take(_answer, inquiry, questions[number:], lambda: clock.is_interrupted)
+            if outcome is None or outcome.stop is Stop.INTERRUPTED:
                 break
             found.append(outcome)
             report(f"{outcome.name}: {format_seconds(outcome.best.seconds)}")
