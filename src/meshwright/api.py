@@ -33,7 +33,7 @@ from meshwright.simulate.timeline import Timeline
 from meshwright.source import capture_model, load_graph, need_torch
 from meshwright.whatif.price import read_price
 from meshwright.whatif.record import sweep_schema, whatif_schema
-from meshwright.whatif.sweep import Objective, Sweep, read_axis, sweep_request
+from meshwright.whatif.sweep import Objective, Sweep, read_axes, sweep_request
 from meshwright.whatif.whatif import WhatIf, answer_whatif
 
 if TYPE_CHECKING:
@@ -270,8 +270,8 @@ def sweep(
 
     `model` is as `plan` takes it, with `cluster`, `method` and `seed`; or an answer or a folder of
     `meshwright plan -o`, which have their own. `axes` are changes as `whatif` takes them, with
-    commas between values: devices="8,16,32", batch="64,128", link="leaf0=1x,2x,4x"; the first is
-    that of the curve. `weak`: the batch grows with the devices. `objective` says what `best` is
+    commas between values: devices="8,16,32", batch="64,128", link="leaf0=1x,2x,4x", or lists of
+    such texts; the first is that of the curve. `weak`: the batch grows with the devices. `objective` says what `best` is
     best by: time (the most samples a second), cost (of a sample, with `prices`) or memory (most
     left); with `deadline_seconds` and prices it is the cheapest point whose step is no longer.
     `budget_seconds` is for all searches together.
@@ -287,7 +287,7 @@ def sweep(
         check_request(graph, method, seed, request.budget_seconds, request.sharing, (), None)
     return sweep_request(
         request,
-        [read_axis(option, text) for option, text in axes.items()],
+        read_axes(axes),
         objective=read_choice(objective, Objective, "objective"),
         deadline_seconds=deadline_seconds,
         prices=[read_price(text) for text in prices],

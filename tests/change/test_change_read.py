@@ -99,6 +99,11 @@ def test_what_no_one_can_mean_is_refused(option: str, text: str, message: str) -
     assert message in str(found.value)
 
 
+def test_what_is_no_text_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^batch: must be a text such as '2x', got 2$"):
+        read_changes({"batch": 2})  # type: ignore[dict-item]
+
+
 def test_several_texts_of_an_option_are_several_changes() -> None:
     found = read_changes({"link": ["leaf0=2x", "leaf1=3x"], "batch": "2x"})
     assert [str(each) for each in found] == ["leaf0 2x", "leaf1 3x", "batch 2x"]

@@ -102,7 +102,7 @@ def test_a_deadline_that_nothing_meets_is_an_answer(folder: Path) -> None:
     ("words", "message"),
     [
         ([], "sweep: must have something to vary"),
-        (["--devices", "8", "--devices", "16"], "devices: must be given once, with commas"),
+        (["--devices", "8", "--devices", "16"], "sweep: axes must differ, got devices, devices"),
         (["--devices", "8", "-o", "sweep.pdf"], "sweep.pdf: must end in .svg, .png, .csv, .json"),
         (["--devices", "8", "-o", "none/sweep.csv"], "must be in a folder that exists"),
         (["--devices", "8", "--method", "data"], "--method: needs a model and --cluster"),

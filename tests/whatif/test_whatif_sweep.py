@@ -139,6 +139,8 @@ def test_points_that_cannot_be_are_notes() -> None:
         ({"devices": "8", "deadline_seconds": 0.0}, "deadline: must be positive"),
         ({"batch": ",".join(map(str, range(1, 300)))}, "must have at most 256 points, got 299"),
         ({"size": "8"}, "unknown change 'size'"),
+        ({"devices": 8}, "devices: must be a text such as '8,16,32', got 8"),
+        ({"devices": ["8", "16"]}, "sweep: axes must differ, got devices, devices"),
     ],
 )
 def test_wrong_sweeps_are_refused(given: dict[str, object], message: str) -> None:

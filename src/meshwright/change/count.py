@@ -25,8 +25,8 @@ def change_count(cluster: Cluster, change: DeviceCount) -> Cluster:
     wanted = _wanted(cluster, change, per_host, are_alike=are_alike)
     if wanted == cluster.num_devices:
         return cluster
-    named = find_resized(cluster.name, wanted)
-    if named is not None and _is_catalogues(cluster):
+    named = find_resized(cluster.name, wanted) if _is_catalogues(cluster) else None
+    if named is not None:
         return find_cluster(named)
     if wanted < cluster.num_devices:
         return _take(cluster, wanted, makes)

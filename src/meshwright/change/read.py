@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from meshwright.argument import shown
 from meshwright.change.amount import Amount, read_amount
 from meshwright.change.kind import (
     ALL,
@@ -41,7 +42,7 @@ def read_change(option: str, text: str) -> Change:
     if option not in OPTIONS:
         raise InputError(f"unknown change {quoted(option)}; {nearest(option, OPTIONS)}")
     if not isinstance(text, str):
-        raise InputError(f"{option}: must be a text such as '2x', got {text!r}")
+        raise InputError(f"{option}: must be a text such as '2x', got {shown(text)}")
     return OPTIONS[option](option, text.strip())
 
 
@@ -50,7 +51,7 @@ def read_changes(given: Mapping[str, str | Sequence[str]]) -> list[Change]:
     return [
         read_change(option, text)
         for option, texts in given.items()
-        for text in ((texts,) if isinstance(texts, str) else texts)
+        for text in (texts if isinstance(texts, list | tuple) else (texts,))
     ]
 
 

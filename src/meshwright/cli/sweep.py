@@ -11,6 +11,7 @@ from meshwright.api import sweep
 from meshwright.cli.console import Words, make_console, print_json, print_line
 from meshwright.cli.curve import draw_curves
 from meshwright.cli.exit_code import ExitCode
+from meshwright.cli.machine import load_cluster_here
 from meshwright.cli.parser.whatif import CHANGES
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.sheet import print_table
@@ -48,23 +49,21 @@ def run_sweep(arguments: Namespace) -> int:
 
 
 def _sweep(arguments: Namespace) -> Sweep:
-    axes = {name: texts[0] for name in CHANGES if (texts := getattr(arguments, name))}
-    twice = [name for name in axes if len(getattr(arguments, name)) > 1]
-    if twice:
-        raise InputError(f"{twice[0]}: must be given once, with commas between its values")
+    axes = {name: texts for name in CHANGES if (texts := getattr(arguments, name))}
     own = {name: getattr(arguments, name) for name in ("method", "seed", "precision")}
     given = {name: value for name, value in own.items() if value is not None}
     source: object = arguments.graph
-    if arguments.cluster is None and given:
+    cluster = None if arguments.cluster is None else load_cluster_here(arguments.cluster)
+    if cluster is None and given:
         raise InputError(
             f"--{next(iter(given))}: needs a model and --cluster; a folder has its own"
         )
-    if arguments.cluster is not None:
+    if cluster is not None:
         source = load_graph(arguments.graph, precision=given.pop("precision", None), say=remark)
     with shown_progress(f"sweeping {arguments.graph}", arguments) as progress:
         return sweep(
             source,  # type: ignore[arg-type]
-            arguments.cluster,
+            cluster,
             objective=arguments.objective,
             deadline_seconds=math.inf if arguments.deadline is None else arguments.deadline,
             weak=arguments.weak,

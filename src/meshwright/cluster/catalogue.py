@@ -68,7 +68,7 @@ def find_cluster(name: str) -> Cluster:
 
 
 def find_resized(name: str, num_devices: int) -> str | None:
-    """The catalogue's name of a cluster like that of a name but with so many devices, or None."""
+    """The name of a cluster like the catalogue's of a name but with so many devices, or None."""
     for family in _FAMILIES:
         match = re.fullmatch(family.expression, name, flags=re.ASCII)
         if match is not None and family.resize is not None and num_devices > 0:

@@ -40,6 +40,7 @@ def resize_grid(text: Mapping[str, str], num_devices: int) -> str:
     """The shape with its smallest size doubled, or its largest halved, as often as it takes: so
     slices of pods are cut."""
     shape = list(read_shape(text["shape"]))
+    assert all(shape), "the name is of a cluster"
     while prod(shape) < num_devices:
         shape[max(range(len(shape)), key=lambda dim: (-shape[dim], dim))] *= 2
     while prod(shape) > num_devices and max(shape) % 2 == 0:

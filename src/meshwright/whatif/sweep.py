@@ -11,6 +11,7 @@ from enum import StrEnum
 from itertools import product
 from typing import Any
 
+from meshwright.argument import shown
 from meshwright.change.amount import Amount
 from meshwright.change.apply import change_request
 from meshwright.change.kind import Batch, Change
@@ -59,6 +60,8 @@ class Axis:
 
 def read_axis(option: str, text: str) -> Axis:
     """The axis that an option with values with commas between them asks for: 'leaf0=1x,2x,4x'."""
+    if not isinstance(text, str):
+        raise InputError(f"{option}: must be a text such as '8,16,32', got {shown(text)}")
     word, sign, listed = text.rpartition("=")
     values = tuple(each.strip() for each in listed.split(",") if each.strip())
     if not values:
@@ -67,6 +70,15 @@ def read_axis(option: str, text: str) -> Axis:
         raise InputError(f"{option}: values must differ, got {quoted(text)}")
     name = f"{option} {word}" if word else option
     return Axis(name=name, option=option, word=word + sign, values=values)
+
+
+def read_axes(given: Mapping[str, str | Sequence[str]]) -> list[Axis]:
+    """The axes that texts ask for, by option: one, or several."""
+    return [
+        read_axis(option, text)
+        for option, texts in given.items()
+        for text in (texts if isinstance(texts, list | tuple) else (texts,))
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
