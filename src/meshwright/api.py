@@ -271,9 +271,10 @@ def sweep(
     `model` is as `plan` takes it, with `cluster`, `method` and `seed`; or an answer or a folder of
     `meshwright plan -o`, which have their own. `axes` are changes as `whatif` takes them, with
     commas between values: devices="8,16,32", batch="64,128", link="leaf0=1x,2x,4x", or lists of
-    such texts; the first is that of the curve. `weak`: the batch grows with the devices. `objective` says what `best` is
-    best by: time (the most samples a second), cost (of a sample, with `prices`) or memory (most
-    left); with `deadline_seconds` and prices it is the cheapest point whose step is no longer.
+    such texts; the first is that of the curve. `weak`: the batch grows with the devices.
+    `objective` says what `best` is best by: time (the most samples a second), cost (of a sample,
+    with `prices`) or memory (most left); with `deadline_seconds` and prices it is the cheapest
+    point whose step is no longer.
     `budget_seconds` is for all searches together.
     """
     if cluster is None:
