@@ -267,7 +267,7 @@ def test_a_cluster_of_the_catalogue_becomes_the_one_of_that_size(
 
 def test_hosts_come_before_types_and_links_whatever_the_order() -> None:
     given = {"link": "nic=2x", "type": "h100=b200", "memory": "b200=1TB", "hosts": "+1"}
-    changes = read_changes(given)  # type: ignore[arg-type]
+    changes = read_changes(given)
     names = [type(each).__name__ for each in in_order(changes)]
     assert names == ["DeviceCount", "TypeSwap", "DeviceFigure", "LinkRate"]
     request = Request(graph=load_graph("mlp"), cluster=POD)

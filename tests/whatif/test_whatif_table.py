@@ -199,9 +199,8 @@ def test_every_row_profits_from_the_plans_of_the_others(answer: Answer) -> None:
 
 def test_rows_of_other_processes_are_those_of_this_one(answer: Answer) -> None:
     assert answer.request is not None
-    given = {"speed": "2x"}
-    one = mw.whatif(answer, workers=1, **given)
-    two = mw.whatif(answer, workers=2, **given)
+    one = mw.whatif(answer, workers=1, speed="2x")
+    two = mw.whatif(answer, workers=2, speed="2x")
     assert [each.planned.seconds for each in one.outcomes] == [
         each.planned.seconds for each in two.outcomes
     ]
