@@ -12,6 +12,7 @@ from meshwright.argument import checked
 
 GRAPH, CLUSTER = mw.load_graph("mlp"), mw.cluster("cpu-x1")
 PLAN = mw.Plan(parts=(mw.Part(ops=GRAPH.op_names, devices=(CLUSTER.devices[0].name,)),))
+PLANNED = mw.plan(GRAPH, CLUSTER, method="single", budget_seconds=0.1)
 USUAL: dict[str, dict[str, Any]] = {
     "capture": {"model": None},
     "capture_model": {"name": "mlp"},
@@ -23,7 +24,9 @@ USUAL: dict[str, dict[str, Any]] = {
     "read_profile": {"path": "none.json"},
     "schema": {"form": "answer"},
     "simulate": {"graph": GRAPH, "cluster": CLUSTER, "plan": PLAN},
+    "sweep": {"model": PLANNED, "batch": "8"},
     "training": {"plan": PLAN, "cluster": CLUSTER, "model": None},
+    "whatif": {"answer": PLANNED, "batch": "2x"},
 }
 """What each is called with, but for the argument that is wrong."""
 NAMED = "a (graph|cluster) must"

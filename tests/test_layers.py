@@ -20,7 +20,7 @@ LAYERS = (
     "interpreter", "errors", "function", "message", "signals", "argument", "units", "array",
     "table", "from_yaml", "files", "form", "compiled", "kernel", "graph", "profile", "zoo",
     "cluster", "cost", "plan", "program", "simulate", "search", "capture", "execute", "network",
-    "export", "report", "source", "planned", "change", "explain", "whatif", "replan", "learn",
+    "export", "report", "source", "planned", "change", "explain", "whatif", "audit", "learn",
     "api", "__init__", "cli", "__main__",
 )  # fmt: skip
 FORBIDDEN = {("cluster", "graph"), ("cluster", "zoo")}

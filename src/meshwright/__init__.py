@@ -50,11 +50,13 @@ __all__ = [
     "read_profile",
     "schema",
     "simulate",
+    "sweep",
     "training",
+    "whatif",
 ]
 
 _NAMES = {
-    "api": "master_weights open_engine schema training",
+    "api": "master_weights open_engine schema sweep training",
     "cluster.cluster": "Cluster",
     "errors": "InputError MeshwrightError NonFiniteError",
     "graph.graph": "Graph",
@@ -83,7 +85,9 @@ if TYPE_CHECKING:
         plan,
         schema,
         simulate,
+        sweep,
         training,
+        whatif,
     )
     from meshwright.cluster.cluster import Cluster
     from meshwright.errors import InputError, MeshwrightError, NonFiniteError
@@ -150,8 +154,8 @@ class _CallablePackage(ModuleType):
 
 # `mw.cluster` has to be a function, and importing `meshwright.cluster.cluster` from anywhere binds
 # `mw.cluster` to the subpackage. So it is both, and always the same object: this file runs before
-# any module below it, and the four subpackages' own files hold no more than a docstring. A
+# any module below it, and the five subpackages' own files hold no more than a docstring. A
 # function in the module's place would break `import meshwright.cluster.cluster as c`.
-for _name in ("capture", "cluster", "plan", "simulate"):
+for _name in ("capture", "cluster", "plan", "simulate", "whatif"):
     import_module(f"{__name__}.{_name}").__class__ = _CallablePackage
 del _name

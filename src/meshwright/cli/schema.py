@@ -13,6 +13,8 @@ TITLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "answer": {"AnswerRecord": "What `plan` says: plan --json, answer.json, Answer.to_dict()"},
         "simulation": {"SimulationRecord": "What `simulate --json` says"},
+        "whatif": {"WhatIfRecord": "What `whatif --json` says"},
+        "sweep": {"SweepRecord": "What `sweep --json` says"},
         "cluster": {
             "HostsDocument": "Short form: hosts, perhaps in racks",
             "LongDocument": "Long form: every device and link",

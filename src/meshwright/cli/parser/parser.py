@@ -15,6 +15,7 @@ from meshwright.cli.parser.network import add_network
 from meshwright.cli.parser.plan import add_plan, add_simulate
 from meshwright.cli.parser.run import add_compare, add_export, add_run, add_testbed
 from meshwright.cli.parser.schema import add_schema
+from meshwright.cli.parser.whatif import add_sweep, add_whatif
 from meshwright.errors import InputError
 
 
@@ -44,6 +45,8 @@ def make_parser() -> ArgumentParser:
     add_simulate(commands)
     add_run(commands)
     add_compare(commands)
+    add_whatif(commands)
+    add_sweep(commands)
     add_export(commands)
     add_network(commands)
     add_testbed(commands)
