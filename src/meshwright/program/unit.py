@@ -68,6 +68,7 @@ def merge_units(work: Work) -> Work:
         tensor_partial=coarse.tensor_partial,
         tensor_beside=beside,
         action=work.action[first_op],
+        is_again=np.zeros(num_units, dtype=np.bool_),
         segment=work.segment[first_op],
         buckets=Buckets(
             of_tensor=bucket_of_tensor,
