@@ -15,7 +15,18 @@ from meshwright.cluster.builder.product import NIC_BYTES_PER_SECOND
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cluster.file import read_cluster
-from meshwright.cluster.part import MAX_DEVICES
+from meshwright.cluster.resize import (
+    Resize,
+    read_number,
+    read_shape,
+    resize_grid,
+    resize_hosts,
+    resize_last,
+    resize_leaves,
+    resize_rails,
+    resize_total,
+    resize_tree,
+)
 from meshwright.errors import InputError, quoted
 
 
@@ -36,6 +47,7 @@ class _Family:
     entry: CatalogueEntry
     expression: str
     build: Callable[[Mapping[str, str]], Cluster]
+    resize: Resize | None = None
 
 
 def list_clusters() -> tuple[CatalogueEntry, ...]:
@@ -53,6 +65,16 @@ def find_cluster(name: str) -> Cluster:
             except InputError as error:
                 raise InputError(f"cluster {quoted(name)}: {error}") from None
     raise InputError(f"no cluster {quoted(name)} in the catalogue; {_nearest(name)}")
+
+
+def find_resized(name: str, num_devices: int) -> str | None:
+    """The catalogue's name of a cluster like that of a name but with so many devices, or None."""
+    for family in _FAMILIES:
+        match = re.fullmatch(family.expression, name, flags=re.ASCII)
+        if match is not None and family.resize is not None and num_devices > 0:
+            texts = {key: text or "" for key, text in match.groupdict().items()}
+            return family.resize(texts, num_devices) or None
+    return None
 
 
 def load_cluster(source: str | Path | Cluster) -> Cluster:
@@ -85,20 +107,9 @@ def _nearest(name: str) -> str:
     )
 
 
-def _number(text: str, default: int = 1) -> int:
-    """Digits of a name as a number; far too many of them are refused before they are read."""
-    if len(text) > 18:
-        raise InputError(f"{quoted(text, 30)} is too large (at most {MAX_DEVICES:,} devices)")
-    return int(text) if text else default
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    return tuple(_number(size) for size in text.split("x"))
-
-
 def _grid(text: Mapping[str, str]) -> Cluster:
-    shape = _shape(text["shape"])
-    if len(shape) != _number(text["dims"]):
+    shape = read_shape(text["shape"])
+    if len(shape) != read_number(text["dims"]):
         raise InputError(f"must have {text['dims']} sizes, got {len(shape):,}")
     builder = build.mesh if text["kind"] == "mesh" else build.torus
     return builder(shape=shape)
@@ -110,7 +121,7 @@ def _random(text: Mapping[str, str]) -> Cluster:
         "random-blk2": build.random_blk_2,
         "uniform": build.uniform_dist,
     }[text["kind"]]
-    return builder(num_devices=_number(text["n"]), seed=_number(text["seed"], default=0))
+    return builder(num_devices=read_number(text["n"]), seed=read_number(text["seed"], default=0))
 
 
 def _ratio(text: str) -> float:
@@ -118,7 +129,7 @@ def _ratio(text: str) -> float:
 
 
 def _hierarchical(text: Mapping[str, str]) -> Cluster:
-    devices_per_host, *branching = _shape(text["shape"])
+    devices_per_host, *branching = read_shape(text["shape"])
     return build.hierarchical(
         devices_per_host=devices_per_host,
         branching=branching,
@@ -128,7 +139,7 @@ def _hierarchical(text: Mapping[str, str]) -> Cluster:
 
 
 def _spine_leaf(text: Mapping[str, str]) -> Cluster:
-    num_spines, num_leaves, hosts, devices = _shape(text["shape"])
+    num_spines, num_leaves, hosts, devices = read_shape(text["shape"])
     return build.spine_leaf(
         num_spines=num_spines,
         num_leaves=num_leaves,
@@ -140,7 +151,7 @@ def _spine_leaf(text: Mapping[str, str]) -> Cluster:
 
 
 def _multi_rail(text: Mapping[str, str]) -> Cluster:
-    num_hosts, devices_per_host, num_rails = _shape(text["shape"])
+    num_hosts, devices_per_host, num_rails = read_shape(text["shape"])
     return build.multi_rail(
         num_hosts=num_hosts,
         devices_per_host=devices_per_host,
@@ -150,12 +161,12 @@ def _multi_rail(text: Mapping[str, str]) -> Cluster:
 
 
 def _rail_servers(text: Mapping[str, str]) -> Cluster:
-    num_hosts, num_rails = _shape(text["shape"])
+    num_hosts, num_rails = read_shape(text["shape"])
     return build.multi_rail(
         num_hosts=num_hosts,
         num_rails=num_rails,
         devices_per_host=1,
-        rail_bytes_per_second=_number(text["gbit"]) * 1e9 / 8,
+        rail_bytes_per_second=read_number(text["gbit"]) * 1e9 / 8,
         device_type="v100-32",
         name=text["name"],
     )
@@ -167,9 +178,10 @@ def _family(
     description: str,
     expression: str,
     builder: Callable[[Mapping[str, str]], Cluster],
+    resize: Resize | None = None,
 ) -> _Family:
     entry = CatalogueEntry(pattern=pattern, example=example, description=description)
-    return _Family(entry=entry, expression=f"(?P<name>{expression})", build=builder)
+    return _Family(entry=entry, expression=f"(?P<name>{expression})", build=builder, resize=resize)
 
 
 _N = r"[0-9]+"
@@ -180,7 +192,8 @@ _FAMILIES = (
     _family(
         "<type>-x<n>", "h100-x8", "one host with n devices, joined as that type's are",
         rf"(?P<type>{_TYPE})-x(?P<n>{_N})",
-        lambda text: build.one_host(device_type=text["type"], num_devices=_number(text["n"])),
+        lambda text: build.one_host(device_type=text["type"], num_devices=read_number(text["n"])),
+        resize_hosts,
     ),
     _family(
         "<type>-x<n>x<hosts>", "h100-x8x16",
@@ -188,49 +201,58 @@ _FAMILIES = (
         rf"(?P<type>{'|'.join(NIC_BYTES_PER_SECOND)})-x(?P<n>{_N})x(?P<hosts>{_N})",
         lambda text: build.rail_pod(
             device_type=text["type"],
-            devices_per_host=_number(text["n"]),
-            num_hosts=_number(text["hosts"]),
+            devices_per_host=read_number(text["n"]),
+            num_hosts=read_number(text["hosts"]),
         ),
+        resize_hosts,
     ),
     _family(
         "tpuv4-<x>x<y>[x<z>]", "tpuv4-4x4x4", "TPU v4 torus, 50 GB/s a link",
         rf"tpuv4-(?P<shape>{_N}x{_N}(x{_N})?)",
-        lambda text: build.link_torus(shape=_shape(text["shape"]), name=text["name"]),
+        lambda text: build.link_torus(shape=read_shape(text["shape"]), name=text["name"]),
+        resize_grid,
     ),
     _family(
         "h100-spineleaf-<n>[-o<ratio>]", "h100-spineleaf-256",
         "NVSwitch hosts of 8 H100, a 50 GB/s NIC each, 16 hosts a leaf, oversubscribed (by 2)",
         rf"h100-spineleaf-(?P<n>{_N}){_RATIO}",
         lambda text: build.h100_spine_leaf(
-            num_devices=_number(text["n"]),
+            num_devices=read_number(text["n"]),
             oversubscription=_ratio(text["ratio"] or "2"),
             name=text["name"],
         ),
+        resize_total,
     ),
     _family(
         "tpuv4-fattree-<n>", "tpuv4-fattree-256",
         "fat tree of TPU v4 with 64 GB: 8 a host at 900 GB/s, 4 hosts a rack at 100, racks at 400",
         rf"tpuv4-fattree-(?P<n>{_N})",
-        lambda text: build.tpu_fat_tree(num_devices=_number(text["n"]), name=text["name"]),
+        lambda text: build.tpu_fat_tree(num_devices=read_number(text["n"]), name=text["name"]),
+        resize_total,
     ),
     _family(
         "dgx1[-x<hosts>]", "dgx1-x4",
         "DGX-1V hosts: NVLink cube mesh of 8 V100, Ethernet 1.4 GB/s between hosts",
         rf"dgx1(-x(?P<hosts>{_N}))?",
-        lambda text: build.dgx1(num_hosts=_number(text["hosts"])),
+        lambda text: build.dgx1(num_hosts=read_number(text["hosts"])),
+        lambda _, number: f"dgx1-x{number // 8}" if number % 8 == 0 else "",
     ),
     _family(
         "titan-v-<hosts>x<n>", "titan-v-4x4", "hosts of Titan V: PCIe 11 GB/s, Ethernet 1.1 GB/s",
         rf"titan-v-(?P<hosts>{_N})x(?P<n>{_N})",
         lambda text: build.titan_v_hosts(
-            num_hosts=_number(text["hosts"]), devices_per_host=_number(text["n"])
+            num_hosts=read_number(text["hosts"]), devices_per_host=read_number(text["n"])
+        ),
+        lambda text, number: resize_last(
+            text, number, per_host=read_number(text["n"]), first=True
         ),
     ),
     _family(
         "nvlink50-eth20-x<hosts>", "nvlink50-eth20-x4",
         "hosts of two V100: NVLink 50 GB/s, Ethernet 20 GB/s",
         rf"nvlink50-eth20-x(?P<hosts>{_N})",
-        lambda text: build.nvlink_pairs(num_hosts=_number(text["hosts"])),
+        lambda text: build.nvlink_pairs(num_hosts=read_number(text["hosts"])),
+        lambda text, number: resize_last(text, number, per_host=2),
     ),
     _family(
         "tag-testbed", "tag-testbed",
@@ -244,12 +266,12 @@ _FAMILIES = (
     _family(
         "mesh2d-<x>x<y>, mesh3d-<x>x<y>x<z>", "mesh2d-8x8",
         "mesh of V100 whose pair bandwidth falls with the number of hops",
-        rf"(?P<kind>mesh)(?P<dims>[123])d-(?P<shape>{_N}(x{_N}){{0,2}})", _grid,
+        rf"(?P<kind>mesh)(?P<dims>[123])d-(?P<shape>{_N}(x{_N}){{0,2}})", _grid, resize_grid,
     ),
     _family(
         "torus2d-<x>x<y>, torus3d-<x>x<y>x<z>", "torus3d-4x4x4",
         "torus of V100 whose pair bandwidth falls with the number of hops",
-        rf"(?P<kind>torus)(?P<dims>[123])d-(?P<shape>{_N}(x{_N}){{0,2}})", _grid,
+        rf"(?P<kind>torus)(?P<dims>[123])d-(?P<shape>{_N}(x{_N}){{0,2}})", _grid, resize_grid,
     ),
     _family(
         "random-blk1-<n>[-s<seed>]", "random-blk1-64",
@@ -268,30 +290,32 @@ _FAMILIES = (
     _family(
         "mixed-s<seed>", "mixed-s0",
         "1 to 6 random hosts, each with 1 to 8 V100, GTX 1080 Ti or P100, 20 to 50 Gbit/s between",
-        rf"mixed-s(?P<seed>{_N})", lambda text: build.mixed(seed=_number(text["seed"])),
+        rf"mixed-s(?P<seed>{_N})", lambda text: build.mixed(seed=read_number(text["seed"])),
     ),
     _family(
         "fat-tree-k<k>", "fat-tree-k4", "k-ary fat tree of k^3/4 hosts of one H100, 50 GB/s links",
-        rf"fat-tree-k(?P<k>{_N})", lambda text: build.fat_tree(k=_number(text["k"])),
+        rf"fat-tree-k(?P<k>{_N})", lambda text: build.fat_tree(k=read_number(text["k"])),
     ),
     _family(
         "spine-leaf-<spines>x<leaves>x<hosts>x<n>[-o<ratio>]", "spine-leaf-4x8x4x8-o2",
         "H100 hosts of n on leaves, every leaf on every spine, oversubscribed by the ratio",
-        rf"spine-leaf-(?P<shape>{_N}x{_N}x{_N}x{_N}){_RATIO}", _spine_leaf,
+        rf"spine-leaf-(?P<shape>{_N}x{_N}x{_N}x{_N}){_RATIO}", _spine_leaf, resize_leaves,
     ),
     _family(
         "multi-rail-<hosts>x<n>x<rails>", "multi-rail-4x8x4",
         "A100 hosts of n with one 25 GB/s NIC on each of several parallel switches",
         rf"multi-rail-(?P<shape>{_N}x{_N}x{_N})", _multi_rail,
+        lambda text, number: resize_rails(text, number, "multi-rail"),
     ),
     _family(
         "rail<gbit>-<hosts>x<rails>", "rail10-4x2",
         "hosts of one V100 with a NIC of so many Gbit/s on each of several parallel switches",
         rf"rail(?P<gbit>{_N})-(?P<shape>{_N}x{_N})", _rail_servers,
+        lambda text, number: resize_rails(text, number, f"rail{text['gbit']}"),
     ),
     _family(
         "hierarchical-<n>x<hosts>[x<switches>...][-o<ratio>]", "hierarchical-8x4x4-o2",
         "tree: n H100 a host, hosts a switch, switches a switch ..., oversubscribed by the ratio",
-        rf"hierarchical-(?P<shape>{_N}(x{_N}){{1,8}}){_RATIO}", _hierarchical,
+        rf"hierarchical-(?P<shape>{_N}(x{_N}){{1,8}}){_RATIO}", _hierarchical, resize_tree,
     ),
 )  # fmt: skip
