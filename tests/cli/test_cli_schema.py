@@ -140,6 +140,8 @@ def test_schemas_are_printed_and_described(name: str) -> None:
 
 
 def test_a_form_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(mw.InputError, match="must be one of answer, simulation, cluster, got 'x'"):
+    with pytest.raises(
+        mw.InputError, match="one of answer, simulation, explanation, cluster, got 'x'"
+    ):
         mw.schema("x")
     assert "choose from" in refusal("schema", "x")
