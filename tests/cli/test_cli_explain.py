@@ -54,6 +54,7 @@ def test_an_answer_is_explained_like_its_folder(folder: Path) -> None:
     assert found.bound_seconds == answer.bound_seconds
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_each_change_is_told(tmp_path: Path) -> None:
     model = "gpt:hidden=4096,heads=32,layers=8,sequence=16,batch=4"  # 29 GB of state
     plan = ("plan", model, "--cluster", "1080ti-x1", "--method", "single", "--budget", 0.1)
