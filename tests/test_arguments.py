@@ -17,6 +17,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "capture": {"model": None},
     "capture_model": {"name": "mlp"},
     "cluster": {"source": CLUSTER},
+    "explain": {"answer": "nowhere"},
     "load_graph": {"source": GRAPH},
     "master_weights": {"params": ()},
     "open_engine": {"name": "one"},

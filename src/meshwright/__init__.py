@@ -24,6 +24,7 @@ __all__ = [
     "Cluster",
     "Degrees",
     "Discipline",
+    "Explanation",
     "Graph",
     "InputError",
     "Keys",
@@ -43,6 +44,7 @@ __all__ = [
     "__version__",
     "capture",
     "cluster",
+    "explain",
     "load_graph",
     "master_weights",
     "open_engine",
@@ -59,6 +61,7 @@ _NAMES = {
     "api": "master_weights open_engine schema sweep training",
     "cluster.cluster": "Cluster",
     "errors": "InputError MeshwrightError NonFiniteError",
+    "explain.explanation": "Explanation",
     "graph.graph": "Graph",
     "plan.answer": "Answer",
     "plan.degrees": "Degrees",
@@ -80,6 +83,7 @@ if TYPE_CHECKING:
     from meshwright.api import (
         capture,
         cluster,
+        explain,
         master_weights,
         open_engine,
         plan,
@@ -91,6 +95,7 @@ if TYPE_CHECKING:
     )
     from meshwright.cluster.cluster import Cluster
     from meshwright.errors import InputError, MeshwrightError, NonFiniteError
+    from meshwright.explain.explanation import Explanation
     from meshwright.graph.graph import Graph
     from meshwright.plan.answer import Answer
     from meshwright.plan.degrees import Degrees
@@ -154,8 +159,8 @@ class _CallablePackage(ModuleType):
 
 # `mw.cluster` has to be a function, and importing `meshwright.cluster.cluster` from anywhere binds
 # `mw.cluster` to the subpackage. So it is both, and always the same object: this file runs before
-# any module below it, and the five subpackages' own files hold no more than a docstring. A
+# any module below it, and the six subpackages' own files hold no more than a docstring. A
 # function in the module's place would break `import meshwright.cluster.cluster as c`.
-for _name in ("capture", "cluster", "plan", "simulate", "whatif"):
+for _name in ("capture", "cluster", "explain", "plan", "simulate", "whatif"):
     import_module(f"{__name__}.{_name}").__class__ = _CallablePackage
 del _name

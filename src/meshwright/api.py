@@ -16,6 +16,8 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.schema import cluster_schema
 from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.errors import InputError
+from meshwright.explain.explain import SIMULATIONS, explain_plan, need_request
+from meshwright.explain.explanation import Explanation, explanation_schema
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, answer_schema
 from meshwright.plan.plan import Plan
@@ -44,6 +46,7 @@ __all__ = [
     "capture",
     "capture_model",
     "cluster",
+    "explain",
     "load_graph",
     "master_weights",
     "open_engine",
@@ -61,6 +64,7 @@ SCHEMAS: Mapping[str, Callable[[], dict[str, Any]]] = MappingProxyType(
     {
         "answer": answer_schema,
         "simulation": simulation_schema,
+        "explanation": explanation_schema,
         "cluster": cluster_schema,
         "whatif": whatif_schema,
         "sweep": sweep_schema,
@@ -217,6 +221,43 @@ def simulate(
 
 
 @checked
+def explain(
+    answer: str | Path | Answer,
+    *,
+    simulations: int = SIMULATIONS,
+    progress: Callable[[str], None] | None = None,
+) -> Explanation:
+    """Why an answer's plan takes as long as it does, and what each of its decisions is worth.
+
+    `answer` is what `plan` returned, or the path of a folder that `meshwright plan -o` wrote;
+    `simulations` is how many neighbouring plans are simulated at the most; `progress` receives a
+    line of text now and then. Where no plan fits, the smallest changes that do are searched for.
+    """
+    need_type(answer, (Answer, str, Path), "answer", "an Answer, or the path of a plan's folder")
+    if isinstance(answer, Answer):
+        return explain_plan(
+            need_request(answer.request),
+            answer.plan,
+            method=answer.method,
+            bound_seconds=answer.bound_seconds,
+            binding=answer.binding,
+            runner_ups=answer.runner_ups,
+            simulations=simulations,
+            progress=progress,
+        )
+    planned = read_planned(Path(answer))
+    return explain_plan(
+        planned.request,
+        planned.plan,
+        method=planned.method,
+        bound_seconds=planned.bound_seconds,
+        binding=planned.binding,
+        simulations=simulations,
+        progress=progress,
+    )
+
+
+@checked
 def whatif(
     answer: Answer | str | Path,
     *,
@@ -312,8 +353,8 @@ def _asked(source: Answer | str | Path) -> Planned:
 
 def schema(form: str) -> dict[str, Any]:
     """The JSON Schema of what programs read or write: "answer" (`Answer.to_dict`, `plan --json` and
-    `answer.json`), "simulation" (`simulate --json`), "cluster" (files of clusters), "whatif" or
-    "sweep" (`whatif --json`, `sweep --json`)."""
+    `answer.json`), "simulation", "explanation", "whatif" or "sweep" (`--json` of the commands
+    `simulate`, `explain`, `whatif` and `sweep`) or "cluster" (files of clusters)."""
     need_one_of(form, tuple(SCHEMAS), "schema")
     return SCHEMAS[form]()
 

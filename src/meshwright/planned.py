@@ -31,6 +31,8 @@ class _Asked(msgspec.Struct):
 
     method: str
     runtime: str
+    bound_seconds: float | None = None
+    binding: str = ""
     request: RequestRecord | None = None
     """None: an older file, whose search had no limits of its own."""
     plan: str | None = None
@@ -43,6 +45,12 @@ class Planned:
     request: Request
     plan: Plan | None
     """For the runtime that was asked for; None: none that fits was found."""
+    method: str = ""
+    """What found it: of `auto` the method that did, as "auto:data"."""
+    bound_seconds: float = 0.0
+    """No plan of the kind that was searched can be faster."""
+    binding: str = ""
+    """What the search said of the constraint that binds."""
 
 
 def read_planned(path: Path) -> Planned:
@@ -62,7 +70,13 @@ def read_planned(path: Path) -> Planned:
         )  # fmt: skip
     except InputError as error:
         raise InputError(f"{file}: {error}") from None
-    return Planned(request=request, plan=None if asked.plan is None else read_plan(path, graph))
+    return Planned(
+        request=request,
+        plan=None if asked.plan is None else read_plan(path, graph),
+        method=asked.method,
+        bound_seconds=asked.bound_seconds or 0.0,
+        binding=asked.binding,
+    )
 
 
 def _make_request(record: RequestRecord, graph: Graph, cluster: Cluster) -> Request:

@@ -13,6 +13,9 @@ TITLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "answer": {"AnswerRecord": "What `plan` says: plan --json, answer.json, Answer.to_dict()"},
         "simulation": {"SimulationRecord": "What `simulate --json` says"},
+        "explanation": {
+            "ExplanationRecord": "What `explain` says: explain --json, Explanation.to_dict()"
+        },
         "whatif": {"WhatIfRecord": "What `whatif --json` says"},
         "sweep": {"SweepRecord": "What `sweep --json` says"},
         "cluster": {

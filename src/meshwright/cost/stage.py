@@ -19,7 +19,7 @@ from meshwright.cost.group_price import GroupCall, GroupPrices, Groups
 from meshwright.cost.holder import ShardTraffic, Synchronisation, find_shards, held, once
 from meshwright.cost.layer.mode import Recompute
 from meshwright.cost.layer.price import price_layer
-from meshwright.cost.layer.result import LayerCost, TeamCall
+from meshwright.cost.layer.result import Axis, LayerCost, TeamCall
 from meshwright.cost.layer.team import Team
 from meshwright.cost.runtime import MESHWRIGHT, Runtime
 from meshwright.graph.graph import Graph, Phase
@@ -205,9 +205,9 @@ def _cost_on(
         price_layer(each, stage.team, stage.recompute, kind, stage.samples).under(stage.runtime)
         for each in kinds
     ]
-    forward = _call_seconds(network, stage, layers, own, "forward")
-    backward = _call_seconds(network, stage, layers, own, "backward")
-    beside = _call_seconds(network, stage, layers, own, "overlapped")
+    forward = call_seconds(network, stage, layers, own, "forward")
+    backward = call_seconds(network, stage, layers, own, "backward")
+    beside = call_seconds(network, stage, layers, own, "overlapped")
     backward += max(0.0, beside - _total(layers, "weight_seconds"))
     forward_compute = _total(layers, "forward_seconds")
     backward_compute = _total(layers, "backward_seconds")
@@ -269,17 +269,19 @@ def _total(layers: Iterable[LayerCost], name: str) -> float:
     return float(sum(getattr(layer, name) for layer in layers))
 
 
-def _call_seconds(
+def call_seconds(
     network: GroupPrices,
     stage: Stage,
     layers: Sequence[LayerCost],
     own: frozenset[int],
     when: str,
+    axis: Axis | None = None,
 ) -> float:
-    """What teams say to each other in forward, in backward, or beside products, of a microbatch."""
+    """What teams say to each other in forward, in backward, or beside products, of a microbatch;
+    `axis`: only what goes along it."""
     counts: dict[TeamCall, int] = {}
     for layer in layers:
-        for call in layer.calls:
+        for call in layer.calls if axis is None else [c for c in layer.calls if c.axis == axis]:
             counts[call] = counts.get(call, 0) + 1
     total = 0.0
     for call, count in counts.items():
@@ -298,7 +300,7 @@ def _shards(
     known: dict[int, tuple[float, float]] = {}
     for layer in layers:
         if id(layer) not in known:
-            said = [_call_seconds(network, stage, [layer], own, w) for w in ("forward", "backward")]
+            said = [call_seconds(network, stage, [layer], own, w) for w in ("forward", "backward")]
             known[id(layer)] = layer.forward_seconds + said[0], layer.backward_seconds + said[1]
     forward, backward = np.array([known[id(layer)] for layer in layers]).T
     axes = stage.axes

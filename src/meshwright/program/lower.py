@@ -261,6 +261,8 @@ def _assemble(
     asked = [algorithms.get(part.sync, "") for part in plan.parts]
     return Program(
         graph=work.graph,
+        part_of_op=work.placement.part_of_op,
+        is_again=work.is_again,
         device_names=tuple(device.name for device in cluster.devices),
         instructions=made.instructions,
         buffers=buffers,

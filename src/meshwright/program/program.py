@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Floats, Ints, Records
+from meshwright.array import Bools, Floats, Ints, Records
 from meshwright.cost.group_price import GroupCall
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Allocation
@@ -114,6 +114,10 @@ class Program:
 
     graph: Graph
     """What `op` and `tensor` number: the graph, or at granularity part the graph of units."""
+    part_of_op: Ints
+    """By op of `graph`: the part of the plan that holds it, with a schedule the stage."""
+    is_again: Bools
+    """By op of `graph`: whether it computes again, in backward, what forward did not keep."""
     device_names: tuple[str, ...]
     instructions: Records
     buffers: Records
@@ -145,7 +149,7 @@ class Program:
     """Those collectives: what a group of devices does within the time of its units."""
 
     def __post_init__(self) -> None:
-        held = (self.state_bytes, self.host_seconds)
+        held = (self.state_bytes, self.host_seconds, self.part_of_op, self.is_again)
         for array in (self.instructions, self.buffers, self.reads, self.orders, *held):
             array.setflags(write=False)
         if self.call_seconds is not None:

@@ -67,6 +67,7 @@ def merge_units(work: Work) -> Work:
         tensor_partial=coarse.tensor_partial,
         tensor_beside=beside,
         action=work.action[first_op],
+        is_again=np.zeros(num_units, dtype=np.bool_),
         segment=work.segment[first_op],
         buckets=replace(
             work.buckets, of_tensor=bucket_of_tensor, last_op=unit_of[work.buckets.last_op]

@@ -66,6 +66,8 @@ class Work:
     """Of these, what a replica needs whatever its rows."""
     host_seconds: Floats
     """By device: what its host takes to launch the step."""
+    is_again: Bools
+    """By op: whether it is one of forward that runs once more in backward."""
 
     @property
     def microbatches(self) -> int:
@@ -82,6 +84,7 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
     is_forward = expansion.graph.phase == Phase.FORWARD
     is_forward |= is_known & (graph.phase[expansion.origin] == Phase.FORWARD)
     graph = expansion.graph
+    is_again = is_forward & (graph.phase != Phase.FORWARD)
     placement = replace(placement, part_of_op=expansion.part_of_op, priority=expansion.priority)
     split, partial = effective_splits(graph, placement, plan, is_forward)
     microbatches = plan.schedule.microbatches if plan.schedule else 1
@@ -112,6 +115,7 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
         workspace_bytes=workspace,
         whole_workspace_bytes=np.where(scatters | (split == Split.NONE), workspace, 0.0),
         host_seconds=_host_seconds(graph, launches, cluster, placement, microbatches),
+        is_again=is_again,
     )
 
 

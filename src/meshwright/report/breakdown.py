@@ -10,9 +10,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Floats
+from meshwright.array import Bools
 from meshwright.program.program import JOINS, Kind
 from meshwright.simulate.timeline import Timeline
+from meshwright.simulate.wait import Waits
 
 COMPUTING = (Kind.COMPUTE, *JOINS)
 
@@ -36,46 +37,15 @@ class Breakdown:
         return busy + self.waiting_seconds + self.overhead_seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tasks:
-    """Tasks as plain lists, which a walk from one to the next reads faster than arrays."""
-
-    start: list[float]
-    finish: list[float]
-    cause: list[int]
-    communicates: list[bool]
-
-    @staticmethod
-    def of(timeline: Timeline) -> "_Tasks":
-        rows = timeline.program.instructions
-        start, finish = task_times(timeline)
-        communicates = np.zeros(len(timeline.cause), dtype=np.bool_)
-        communicates[rows["task"]] = ~np.isin(rows["kind"], COMPUTING)
-        return _Tasks(
-            start=start.tolist(),
-            finish=finish.tolist(),
-            cause=timeline.cause.tolist(),
-            communicates=communicates.tolist(),
-        )
-
-
-def task_times(timeline: Timeline) -> tuple[Floats, Floats]:
-    """By task: when its last member was ready, and when it was done."""
-    start, finish = np.zeros(len(timeline.cause)), np.zeros(len(timeline.cause))
-    np.maximum.at(start, timeline.program.instructions["task"], timeline.start)
-    np.maximum.at(finish, timeline.program.instructions["task"], timeline.finish)
-    return start, finish
-
-
 def break_down(timeline: Timeline) -> tuple[Breakdown, ...]:
     """The breakdown of each device's step."""
     rows = timeline.program.instructions
-    tasks = _Tasks.of(timeline)
-    computes = np.isin(rows["kind"], COMPUTING)
-    last = int(rows["task"][int(np.argmax(timeline.finish))]) if len(rows) else -1
+    waits, computes = Waits.of(timeline), np.isin(rows["kind"], COMPUTING)
+    communicates = np.zeros(len(timeline.cause), dtype=np.bool_)
+    communicates[rows["task"]] = ~computes
     return tuple(
         _break_down_device(
-            timeline, tasks, np.flatnonzero(computes & (rows["device"] == device)), last
+            timeline, waits, communicates, np.flatnonzero(computes & (rows["device"] == device))
         )
         for device in range(timeline.program.num_devices)
     )
@@ -88,7 +58,7 @@ def sum_breakdowns(breakdowns: tuple[Breakdown, ...]) -> Breakdown:
 
 
 def _break_down_device(
-    timeline: Timeline, tasks: _Tasks, members: npt.NDArray[np.intp], last: int
+    timeline: Timeline, waits: Waits, communicates: Bools, members: npt.NDArray[np.intp]
 ) -> Breakdown:
     """From gap to gap between the instructions that the device computes."""
     members = members[np.lexsort((timeline.finish[members], timeline.start[members]))]
@@ -97,11 +67,11 @@ def _break_down_device(
     compute, idle, now = 0.0, np.zeros(3), 0.0
     for task, (start, finish) in zip(task_of, spans, strict=True):
         if start > now:
-            idle += _split_gap(tasks, tasks.cause[task], now, start)
+            idle += _split_gap(waits, communicates, waits.cause[task], now, start)
             now = start
         compute += max(0.0, finish - now)
         now = max(now, finish)
-    idle += _split_gap(tasks, last, now, timeline.device_seconds)
+    idle += _split_gap(waits, communicates, waits.last, now, timeline.device_seconds)
     return Breakdown(
         compute_seconds=compute,
         communication_seconds=float(idle[0]),
@@ -111,25 +81,17 @@ def _break_down_device(
     )
 
 
-def _split_gap(tasks: _Tasks, cause: int, low: float, high: float) -> tuple[float, float, float]:
+def _split_gap(
+    waits: Waits, communicates: Bools, cause: int, low: float, high: float
+) -> tuple[float, float, float]:
     """Communication, waiting and overhead from `low` to `high`, when something started that had
-    waited for the task `cause`: backwards from one cause to the next."""
-    communication, waiting = 0.0, 0.0
-    now = _done(tasks, cause, low, high)
-    overhead = high - now
-    while now > low and cause >= 0:
-        begin = max(low, min(now, tasks.start[cause]))
-        if tasks.communicates[cause]:
-            communication += now - begin
+    waited for the task `cause`."""
+    communication, waiting, overhead = 0.0, 0.0, 0.0
+    for task, begin, end in waits.back(cause, low, high):
+        if task >= 0 and communicates[task]:
+            communication += end - begin
+        elif task < 0 and end == high:
+            overhead += end - begin
         else:
-            waiting += now - begin
-        cause, now = tasks.cause[cause], begin
-        done = _done(tasks, cause, low, now)
-        waiting += now - done
-        now = done
+            waiting += end - begin
     return communication, waiting, overhead
-
-
-def _done(tasks: _Tasks, cause: int, low: float, high: float) -> float:
-    """When a task was done, within limits; the lower one where there is no task."""
-    return low if cause < 0 else max(low, min(high, tasks.finish[cause]))

@@ -10,9 +10,9 @@ import numpy as np
 from meshwright.array import Floats
 from meshwright.cluster.cluster import Cluster
 from meshwright.program.program import Kind
-from meshwright.report.breakdown import task_times
 from meshwright.simulate.allocation import Pair, crossed_links
 from meshwright.simulate.timeline import Timeline
+from meshwright.simulate.wait import task_times
 from meshwright.units import KIB
 
 MIN_BYTES = 64 * KIB

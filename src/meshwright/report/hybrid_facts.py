@@ -7,19 +7,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshwright.array import Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.group_price import GroupPrices
 from meshwright.errors import InputError
-from meshwright.graph.graph import Graph, Phase
+from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.check import Placement, resolve
 from meshwright.plan.facts import HybridFacts, StageFacts
 from meshwright.plan.plan import Plan, Recompute
-from meshwright.program.collective import Lane
-from meshwright.program.program import Program
 from meshwright.program.team.stage import TeamStage, schedule_of, team_stages
+from meshwright.report.peak import peak_items
 from meshwright.simulate.footprint import footprint
 from meshwright.simulate.timeline import Timeline
 from meshwright.units import format_count, format_percent
@@ -140,28 +138,9 @@ def _memory(stages: Sequence[TeamStage], device: int, timeline: Timeline) -> dic
         "libraries": max(each.library_bytes for each in here),
     }
     if timeline.program.call_seconds is None:
-        parts = timeline.peak_parts(device, _sort_buffers(timeline.program))
-        items |= dict(zip(("gradients", "buffers", "activations"), parts[:3].tolist(), strict=True))
-        items["workspace"] = float(parts[3])
-        rows, held = timeline.program.instructions, float(timeline.program.state_bytes[device])
-        ops = np.unique(rows["op"][(rows["device"] == device) & (rows["op"] >= 0)])
-        items["parameters"] = float(timeline.program.graph.parameter_bytes[ops].sum())
-        items["optimiser"] = max(0.0, held - items["parameters"] - items["libraries"])
-        return items
+        return peak_items(timeline, device, items["libraries"])
     peak_bytes = timeline.peak_bytes[device]
     return {**items, "activations": max(0.0, peak_bytes - sum(items.values()))}
-
-
-def _sort_buffers(program: Program) -> Ints:
-    """Of each buffer: 0 a gradient of weights, 1 weights that were gathered, 2 anything else."""
-    graph, buffers = program.graph, program.buffers
-    tensor = buffers["tensor"]
-    source = graph.tensor_source[tensor]
-    is_gradient = graph.tensor_partial[tensor] & (graph.phase[source] == Phase.BACKWARD)
-    lane = program.instructions["stream"][buffers["writer"]] // program.num_devices
-    sort = np.where(lane == Lane.GATHER, 1, np.where(is_gradient & (tensor >= 0), 0, 2))
-    sort[lane == Lane.SYNC] = 0
-    return sort.astype(np.int32)
 
 
 def word_binding(stages: Sequence[StageFacts], timeline: Timeline) -> str:

@@ -14,6 +14,7 @@ from meshwright.plan.plan import Plan
 from meshwright.search.bound.work import devices_needed
 from meshwright.simulate.footprint import footprint
 from meshwright.simulate.simulate import simulate
+from meshwright.simulate.timeline import Timeline
 from meshwright.units import format_bytes
 
 MEMORY_TOLERANCE = 1e-9
@@ -54,6 +55,11 @@ def try_plan(
 ) -> Verdict:
     """Simulate a plan."""
     timeline = simulate(graph, cluster, plan, sharing=sharing, granularity=granularity)
+    return judge_timeline(graph, cluster, timeline)
+
+
+def judge_timeline(graph: Graph, cluster: Cluster, timeline: Timeline) -> Verdict:
+    """The verdict on a plan whose step has been simulated."""
     memory = footprint(graph, cluster, timeline)
     over = memory.peak_bytes - memory.usable_bytes * (1 + MEMORY_TOLERANCE)
     missing = float(np.maximum(over, 0.0).sum())

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from meshwright import __version__
 from meshwright.cli.parser.cluster import add_cluster
 from meshwright.cli.parser.completion import add_completion
+from meshwright.cli.parser.explain import add_explain
 from meshwright.cli.parser.model import add_capture, add_profile, add_zoo
 from meshwright.cli.parser.network import add_network
 from meshwright.cli.parser.plan import add_plan, add_simulate
@@ -43,6 +44,7 @@ def make_parser() -> ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_plan(commands)
     add_simulate(commands)
+    add_explain(commands)
     add_run(commands)
     add_compare(commands)
     add_whatif(commands)

@@ -84,6 +84,8 @@ def lower_stages(
     call_seconds[: len(calls)] = calls
     return Program(
         graph=work.graph.graph,
+        part_of_op=work.graph.stage_of_op,
+        is_again=np.zeros(work.graph.graph.num_ops, dtype=np.bool_),
         device_names=tuple(device.name for device in cluster.devices),
         instructions=rows,
         buffers=buffers,

@@ -215,6 +215,7 @@ class UnitGraph:
     """The units as ops of a graph: one for all whole microbatches of an action, one a piece."""
 
     graph: Graph
+    stage_of_op: Ints
     op_of_unit: tuple[Ints, ...]
     """By stage, for each of its units."""
     output: Ints
@@ -293,6 +294,7 @@ def _assemble(
     along = np.arange(count - 1, dtype=np.int32)
     return UnitGraph(
         graph=graph,
+        stage_of_op=np.array([stage for stage, _ in owner], dtype=np.int32),
         op_of_unit=tuple(op_of_unit),
         output=np.append(along, np.int32(-1)),
         gradient=np.concatenate((np.array([-1], np.int32), along + np.int32(count - 1))),
