@@ -43,6 +43,7 @@ __all__ = [
     "__version__",
     "capture",
     "cluster",
+    "export",
     "load_graph",
     "master_weights",
     "open_engine",
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
     from meshwright.api import (
         capture,
         cluster,
+        export,
         master_weights,
         open_engine,
         plan,
@@ -162,8 +164,8 @@ class _CallablePackage(ModuleType):
 
 # `mw.cluster` has to be a function, and importing `meshwright.cluster.cluster` from anywhere binds
 # `mw.cluster` to the subpackage. So it is both, and always the same object: this file runs before
-# any module below it, and the four subpackages' own files hold no more than a docstring. A
+# any module below it, and the six subpackages' own files hold no more than a docstring. A
 # function in the module's place would break `import meshwright.cluster.cluster as c`.
-for _name in ("capture", "cluster", "plan", "simulate"):
+for _name in ("audit", "capture", "cluster", "export", "plan", "simulate"):
     import_module(f"{__name__}.{_name}").__class__ = _CallablePackage
 del _name

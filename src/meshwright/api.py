@@ -14,6 +14,8 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.schema import cluster_schema
 from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.errors import InputError
+from meshwright.export.exported import Exported
+from meshwright.export.write import export_plan, write_files
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, answer_schema
 from meshwright.plan.plan import Plan
@@ -36,6 +38,7 @@ __all__ = [
     "capture",
     "capture_model",
     "cluster",
+    "export",
     "load_graph",
     "master_weights",
     "open_engine",
@@ -198,6 +201,21 @@ def simulate(
         granularity=granularity,
         with_links=with_links,
     )
+
+
+@checked
+def export(answer: Answer, target: str, folder: str | Path) -> Exported:
+    """Write the plan of an answer as files of another program.
+
+    `target` is one that `meshwright export --help` lists; `folder` may exist or not. What cannot be
+    expressed there is in `left_out` of what is returned, and in EXPORT.md with what it costs.
+    """
+    need_type(answer, Answer, "answer", "an Answer, as `meshwright.plan` gives it")
+    if answer.plan is None or answer.request is None:
+        raise InputError(f"answer: must have a plan and its request, got {answer!r:.200}")
+    exported = export_plan(answer.request, answer.plan, target)
+    write_files(exported, Path(folder))
+    return exported
 
 
 def schema(form: str) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from typing import Any, NoReturn
 from meshwright import __version__
 from meshwright.cli.parser.cluster import add_cluster
 from meshwright.cli.parser.completion import add_completion
+from meshwright.cli.parser.export import add_audit, add_export
 from meshwright.cli.parser.model import add_capture, add_profile, add_zoo
 from meshwright.cli.parser.network import add_network
 from meshwright.cli.parser.plan import add_plan, add_simulate
-from meshwright.cli.parser.run import add_compare, add_export, add_run, add_testbed
+from meshwright.cli.parser.run import add_compare, add_run, add_testbed
 from meshwright.cli.parser.schema import add_schema
 from meshwright.errors import InputError
 
@@ -45,6 +46,7 @@ def make_parser() -> ArgumentParser:
     add_run(commands)
     add_compare(commands)
     add_export(commands)
+    add_audit(commands)
     add_network(commands)
     add_testbed(commands)
     add_capture(commands)

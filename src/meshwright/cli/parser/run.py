@@ -231,15 +231,6 @@ def _add_recovery(parser: ArgumentParser) -> None:
     )
 
 
-def add_export(commands: Any) -> None:
-    """Add the command `meshwright export` with its arguments."""
-    parser = add_command(
-        commands, "export", "write the weights of the latest checkpoint as safetensors files"
-    )
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of `run --checkpoint`")
-    parser.add_argument("folder", type=Path, metavar="DIR", help="where to write")
-
-
 def add_compare(commands: Any) -> None:
     """Add the command `meshwright compare` with its options."""
     parser = add_command(commands, "compare", "hold a plan's prediction against a run of it")
