@@ -41,6 +41,7 @@ __all__ = [
     "Sync",
     "Timeline",
     "__version__",
+    "audit",
     "capture",
     "cluster",
     "export",
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from meshwright.api import (
+        audit,
         capture,
         cluster,
         export,

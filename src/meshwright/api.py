@@ -9,6 +9,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from meshwright.argument import checked, need_one_of, need_type
+from meshwright.audit.audit import Audit
+from meshwright.audit.load import audit_file
+from meshwright.audit.record import audit_schema
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.schema import cluster_schema
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from meshwright.execute.training import Training
 
 __all__ = [
+    "audit",
     "capture",
     "capture_model",
     "cluster",
@@ -51,7 +55,12 @@ __all__ = [
 
 
 SCHEMAS: Mapping[str, Callable[[], dict[str, Any]]] = MappingProxyType(
-    {"answer": answer_schema, "simulation": simulation_schema, "cluster": cluster_schema}
+    {
+        "answer": answer_schema,
+        "simulation": simulation_schema,
+        "audit": audit_schema,
+        "cluster": cluster_schema,
+    }
 )
 
 
@@ -204,6 +213,35 @@ def simulate(
 
 
 @checked
+def audit(
+    config: str | Path,
+    model: str | Path | Graph | None = None,
+    cluster: str | Path | Cluster = "",
+    *,
+    batch: int | None = None,
+    microbatches: int | None = None,
+    budget_seconds: float = 30.0,
+    progress: Callable[[str], None] | None = None,
+) -> Audit:
+    """What a present set-up takes on a cluster, and the best that the same program can be told.
+
+    `config` is a file of Megatron-LM's arguments, a DeepSpeed JSON, a torchtitan TOML or Python
+    module (`file.py:function`), or an accelerate YAML; nothing in it is executed. `model` is as for
+    `plan`; None takes the one that the file states. `batch` and `microbatches` say what the file
+    does not.
+    """
+    return audit_file(
+        Path(config),
+        model,
+        load_cluster(cluster),
+        batch=batch,
+        microbatches=microbatches,
+        budget_seconds=budget_seconds,
+        progress=progress,
+    )
+
+
+@checked
 def export(answer: Answer, target: str, folder: str | Path) -> Exported:
     """Write the plan of an answer as files of another program.
 
@@ -220,7 +258,8 @@ def export(answer: Answer, target: str, folder: str | Path) -> Exported:
 
 def schema(form: str) -> dict[str, Any]:
     """The JSON Schema of what programs read or write: "answer" (`Answer.to_dict`, `plan --json` and
-    `answer.json`), "simulation" (`simulate --json`) or "cluster" (files of clusters)."""
+    `answer.json`), "simulation" (`simulate --json`), "audit" (`audit --json`) or "cluster" (files
+    of clusters)."""
     need_one_of(form, tuple(SCHEMAS), "schema")
     return SCHEMAS[form]()
 

@@ -13,6 +13,7 @@ TITLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "answer": {"AnswerRecord": "What `plan` says: plan --json, answer.json, Answer.to_dict()"},
         "simulation": {"SimulationRecord": "What `simulate --json` says"},
+        "audit": {"AuditRecord": "What `audit --json` says"},
         "cluster": {
             "HostsDocument": "Short form: hosts, perhaps in racks",
             "LongDocument": "Long form: every device and link",

@@ -6,8 +6,8 @@ from types import MappingProxyType
 
 TARGETS: Mapping[str, str] = MappingProxyType(
     {
-        "torchtitan": "a Python module that returns Trainer.Config (for release 0.3 and for the main "
-        "branch), and the older TOML",
+        "torchtitan": "a Python module that returns Trainer.Config (for release 0.3 and for the "
+        "main branch), and the older TOML",
         "megatron": "a script with Megatron-LM's arguments",
         "deepspeed": "DeepSpeed's JSON",
         "accelerate": "accelerate's YAML, with FSDP2",

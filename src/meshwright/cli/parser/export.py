@@ -11,6 +11,7 @@ from meshwright.cli.parser.option import (
     add_command,
     add_json,
     add_precision,
+    count,
     positive,
 )
 from meshwright.export.name import TARGETS
@@ -65,5 +66,11 @@ def add_audit(commands: Any) -> None:
         "--budget", type=positive, default=30.0, metavar="S", help="seconds of search (default: 30)"
     )
     add_batch(parser)
+    parser.add_argument(
+        "--microbatches",
+        type=count,
+        metavar="N",
+        help="parts of each replica's samples, where the file does not say it, as accelerate's",
+    )
     add_precision(parser)
     add_json(parser)

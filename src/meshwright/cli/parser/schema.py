@@ -5,7 +5,7 @@ from typing import Any
 
 from meshwright.cli.parser.option import add_command
 
-FORMS = ("answer", "simulation", "cluster")
+FORMS = ("answer", "simulation", "audit", "cluster")
 
 
 def add_schema(commands: Any) -> None:
@@ -17,7 +17,7 @@ def add_schema(commands: Any) -> None:
         "form",
         choices=FORMS,
         help="answer: plan --json, answer.json and Answer.to_dict(); simulation: simulate --json; "
-        "cluster: files of clusters",
+        "audit: audit --json; cluster: files of clusters",
     )
     add_text(parser)
 

@@ -13,6 +13,7 @@ import yaml
 
 from meshwright.errors import InputError
 from meshwright.export.config.describe import describe_plan
+from meshwright.export.config.known.names import known_names
 from meshwright.export.config.read_back import as_exported
 from meshwright.export.config.reduce import one_stage_a_device, without_spread
 from meshwright.export.config.settings import Settings, flatten
@@ -33,23 +34,6 @@ _PRECISIONS = {"bf16": "mixed", "fp16": "fp16", "no": "fp32", "fp8": "mixed"}
 _STRATEGIES = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "hybrid_shard": 3,
                "hybrid_shard_zero2": 2, "1": 3, "2": 2, "3": 0, "4": 3, "5": 2}  # fmt: skip
 """Of FSDP1, by ZeRO stage."""
-_SILENT = (
-    "compute_environment distributed_type mixed_precision num_processes num_machines machine_rank "
-    "main_process_ip main_process_port main_training_function rdzv_backend same_network use_cpu "
-    "debug downcast_bf16 gpu_ids enable_cpu_affinity dynamo_config fp8_config mpirun_config "
-    "deepspeed_config tpu_name tpu_zone tpu_use_cluster tpu_use_sudo tpu_env tpu_vm commands "
-    "command_file ipex_config megatron_lm_config"
-).split()
-_FSDP_NAMES = (
-    "version reshard_after_forward auto_wrap_policy transformer_layer_cls_to_wrap "
-    "activation_checkpointing state_dict_type cpu_ram_efficient_loading offload_params "
-    "min_num_params sharding_strategy backward_prefetch forward_prefetch use_orig_params "
-    "sync_module_states ignored_modules activation_checkpointing_offload"
-).split()
-_AXIS_NAMES = (
-    "dp_replicate_size dp_shard_size tp_size cp_size sp_size cp_backend sp_backend "
-    "cp_comm_strategy sp_seq_length sp_seq_length_is_variable sp_attn_implementation"
-).split()
 _ORIGINS = {
     "tensor": f"{_AXIS}tp_size megatron_lm_config.megatron_lm_tp_degree",
     "context": f"{_AXIS}cp_size {_AXIS}sp_size",
@@ -176,6 +160,17 @@ def _document(setup: Setup, num_hosts: int) -> dict[str, Any]:
     return document
 
 
+def settings_of(setup: Setup) -> dict[str, str]:
+    """What the file says of a plan, by key, and the script of its batches."""
+    flat = flatten(_document(setup, 1), "", CONFIG_FILE)
+    said = {key.rpartition(".")[2]: str(each.value) for key, each in flat.found.items()}
+    return {
+        **said,
+        "gradient_accumulation_steps": str(setup.microbatches),
+        "batch_size": str(setup.samples),
+    }
+
+
 def read_accelerate(text: str, where: str) -> Setup:
     """The setup that a file is."""
     document = msgspec.json.decode(yaml_to_json(text.encode(), where))
@@ -185,16 +180,18 @@ def read_accelerate(text: str, where: str) -> Setup:
     kind = settings.word("distributed_type", _KINDS, "no")
     read = {"deepspeed": _read_deepspeed, "megatron_lm": _read_megatron}.get(kind, _read_fsdp)
     setup = read(settings)
-    known = [*_SILENT, *(f"{_FSDP}{each}" for each in _FSDP_NAMES),
-             *(f"{_AXIS}{each}" for each in _AXIS_NAMES)]  # fmt: skip
-    fp8 = ["predicted in bf16, slower than in fp8"] if settings.value("mixed_precision") == "fp8" else []
+    fp8 = (
+        ["predicted in bf16, slower than in fp8"]
+        if settings.value("mixed_precision") == "fp8"
+        else []
+    )
     return replace(
         setup,
         precision=_PRECISIONS[settings.word("mixed_precision", tuple(_PRECISIONS), "no")],
         remarks=(
             *setup.remarks,
             *(f"{settings.place('mixed_precision')}: {each}" for each in fp8),
-            *settings.unknown(known),
+            *settings.unknown(known_names("accelerate")),
         ),
         origins=MappingProxyType(settings.origins(_ORIGINS)),
     )
@@ -228,9 +225,7 @@ def _read_fsdp(settings: Settings) -> Setup:
         data=replicate * shard if said else processes // others,
         zero=_fsdp_zero(settings) if is_fsdp else 0,
         recompute=(
-            Recompute.FULL
-            if settings.flag(f"{_FSDP}activation_checkpointing")
-            else Recompute.NONE
+            Recompute.FULL if settings.flag(f"{_FSDP}activation_checkpointing") else Recompute.NONE
         ),
         remarks=tuple(_fsdp_remarks(settings, replicate, shard, heads)),
     )

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from meshwright.export.config.describe import describe_plan
+from meshwright.export.config.known.names import known_names
 from meshwright.export.config.read_back import as_exported
 from meshwright.export.config.reduce import one_stage_a_device, without_spread
 from meshwright.export.config.settings import Settings, flatten
@@ -24,23 +25,6 @@ MARKS = ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gp
          "gradient_accumulation_steps", "zero_allow_untested_optimizer")  # fmt: skip
 """Keys of which a DeepSpeed file has one."""
 _OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "momentum": "SGD"}
-_READ = (
-    "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps "
-    "zero_optimization bf16 bfloat16 fp16 optimizer scheduler gradient_clipping tensor_parallel "
-    "expert_parallel sequence_parallel_size pipeline activation_checkpointing"
-).split()
-_SILENT = (
-    "steps_per_print wall_clock_breakdown dump_state prescale_gradients gradient_predivide_factor "
-    "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer communication_data_type "
-    "sparse_gradients disable_allgather memory_breakdown flops_profiler tensorboard wandb "
-    "comet csv_monitor comms_logger checkpoint dataloader_drop_last data_types autotuning aio "
-    "data_efficiency curriculum_learning seq_parallel_communication_data_type elasticity "
-    "use_data_before_expert_parallelism gradient_allreduce_op check_overflow nebula "
-    "monitor_config torch_autocast compile compression_training load_universal_checkpoint amp "
-    "hybrid_engine timers mics_shard_size progressive_layer_drop eigenvalue log_level seed "
-    "managed_gradient_accumulation data_parallel_group inference_optimized"
-).split()
-"""Keys that DeepSpeed knows and that are not looked at."""
 _UNPREDICTED: Mapping[str, str] = MappingProxyType(
     {
         "zero_optimization.offload_optimizer": "the optimiser is predicted on the device",
@@ -94,9 +78,7 @@ def narrow(setup: Setup) -> tuple[Setup, list[str]]:
     setup = one_stage_a_device(without_spread(setup, left_out), left_out)
     even = _even_blocks(setup)
     if setup.blocks != even:
-        left_out.append(
-            f"{_listed(setup.blocks)} layers a stage: {_listed(even)}, as many in each"
-        )
+        left_out.append(f"{_listed(setup.blocks)} layers a stage: {_listed(even)}, as many in each")
         setup = replace(setup, blocks=even)
     if setup.pipeline > 1 and setup.zero > 1:
         left_out.append(f"ZeRO {setup.zero} in a pipeline: ZeRO 1")
@@ -169,6 +151,12 @@ def _document(setup: Setup) -> dict[str, Any]:
     return document
 
 
+def settings_of(setup: Setup) -> dict[str, str]:
+    """What the file says of a plan, by key."""
+    flat = flatten(_document(setup), "", CONFIG_FILE)
+    return {key: json.dumps(each.value) for key, each in flat.found.items()}
+
+
 def read_deepspeed(text: str, where: str) -> Setup:
     """The setup that a file is; "auto" is what a trainer fills in, and says nothing here."""
     settings = flatten(decode_json(text.encode(), dict[str, Any], where), text, where)
@@ -224,9 +212,7 @@ def _precision(settings: Settings) -> str:
     in_bf16 = settings.flag("bf16.enabled") or settings.flag("bfloat16.enabled")
     in_fp16 = settings.flag("fp16.enabled")
     if in_bf16 and in_fp16:
-        raise settings.error(
-            "fp16.enabled", f"must not be beside {settings.place('bf16.enabled')}"
-        )
+        raise settings.error("fp16.enabled", f"must not be beside {settings.place('bf16.enabled')}")
     if in_bf16:
         return "bf16" if settings.flag("bf16.bf16_master_weights_and_grads") else "mixed"
     return "fp16" if in_fp16 else "fp32"
@@ -256,4 +242,4 @@ def _remarks(settings: Settings, context: int) -> Iterator[str]:
         yield f"{settings.where}: activation_checkpointing: taken as whole layers computed again"
     if str(settings.value("pipeline.partition") or "uniform") != "uniform":
         yield f"{settings.place('pipeline.partition')}: stages are predicted of equal layers"
-    yield from settings.unknown([*_READ, *_SILENT])
+    yield from settings.unknown(known_names("deepspeed"))

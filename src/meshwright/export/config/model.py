@@ -33,11 +33,7 @@ def find_numbers(graph: Graph) -> tuple[str, str]:
 def find_model(graph: Graph) -> Shape | None:
     """The architecture and sizes of a graph that was made of a shape or is the zoo's; None: it is
     of neither, or not what its name says."""
-    shape: Shape | None
-    if is_shape(graph.name):
-        shape = read_shape(graph.name)
-    else:
-        shape = find_shape(graph.name, None)
+    shape = read_shape(graph.name) if is_shape(graph.name) else find_shape(graph.name, None)
     if shape is None:
         return None
     try:

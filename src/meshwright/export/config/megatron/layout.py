@@ -54,7 +54,9 @@ def read_layout(text: str) -> tuple[int, ...]:
         holders = [number for number, stage in enumerate(stages) if mark in stage]
         if holders and holders != [place]:
             end = "first" if mark == "E" else "last"
-            raise InputError(f"layout must have {mark} in the {end} stage alone, got {quoted(text)}")
+            raise InputError(
+                f"layout must have {mark} in the {end} stage alone, got {quoted(text)}"
+            )
     return tuple(stage.count("t") for stage in stages)
 
 
@@ -64,7 +66,9 @@ def expand_layout(text: str) -> str:
     for pattern in (_REPEAT, _GROUP):
         while found := pattern.search(written):
             if len(written) + len(found[1]) * int(found[2]) > MAX_LENGTH:
-                raise InputError(f"layout must have at most {MAX_LENGTH:,} marks, got {quoted(text)}")
+                raise InputError(
+                    f"layout must have at most {MAX_LENGTH:,} marks, got {quoted(text)}"
+                )
             written = written[: found.start()] + found[1] * int(found[2]) + written[found.end() :]
     if not re.fullmatch(r"[EtmL|]+", written):
         raise InputError(f"layout must be of E, t, m, L, |, ( ) and *N, got {quoted(text)}")

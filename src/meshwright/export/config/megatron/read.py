@@ -2,11 +2,10 @@
 step in ways that are not predicted; what they are written in is read before."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from importlib import resources
 from types import MappingProxyType
 
 from meshwright.errors import InputError
+from meshwright.export.config.known.names import known_names
 from meshwright.export.config.megatron.layout import read_layout
 from meshwright.export.config.megatron.shell import Word, read_words
 from meshwright.export.config.model import shape_text
@@ -14,18 +13,6 @@ from meshwright.export.config.settings import Setting, Settings
 from meshwright.export.config.setup import Setup
 from meshwright.plan.part import Keys, Recompute, ScheduleKind
 
-_LAUNCHER = frozenset(
-    "nproc-per-node nnodes node-rank master-addr master-port rdzv-id rdzv-backend rdzv-endpoint "
-    "max-restarts standalone log-dir tee redirects local-addr local-ranks-filter role run-path "
-    "nodes ntasks ntasks-per-node gpus-per-node cpus-per-task container-image container-mounts "
-    "container-workdir no-container-mount-home mpi time partition account job-name output error "
-    "exclusive mem gres cpu-bind export kill-on-bad-exit wait label".split()
-)
-"""Options of torchrun and srun, which stand in the same scripts."""
-_TRAINING = frozenset(
-    "use-mcore-models use-flash-attn swiglu no-async-tensor-model-parallel-allreduce".split()
-)
-"""Older names that still stand in many scripts and say nothing to a plan."""
 _UNPREDICTED: Mapping[str, str] = MappingProxyType(
     {
         "overlap-grad-reduce": "gradients are predicted to travel after backward",
@@ -34,7 +21,7 @@ _UNPREDICTED: Mapping[str, str] = MappingProxyType(
         "fp8-format": "predicted in the model's own precision, slower than in fp8",
         "fp4-format": "predicted in the model's own precision, slower than in fp4",
         "optimizer-cpu-offload": "the optimiser is predicted on the device",
-        "cpu-offloading": "activations are predicted to stay on the device",
+        "cpu-offloading-num-layers": "activations are predicted to stay on the device",
         "distribute-saved-activations": "predicted to be kept by every device of a team",
         "mtp-num-layers": "layers of multi-token prediction are left out",
         "multi-latent-attention": "predicted as the model given has it",
@@ -67,14 +54,6 @@ _ORIGINS = {
 }
 _STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 _COMM = {"p2p": Keys.RING, "allgather": Keys.GATHERED, "a2a": Keys.GATHERED, "a2a+p2p": Keys.RING}
-
-
-@cache
-def known_arguments() -> frozenset[str]:
-    """The names that Megatron-LM's parser knows, without dashes before them."""
-    text = resources.files(__package__).joinpath("arguments.txt").read_text(encoding="utf-8")
-    names = (line for line in text.splitlines() if not line.startswith("#"))
-    return frozenset(names) | _LAUNCHER | _TRAINING
 
 
 def is_megatron(keys: Sequence[str]) -> bool:
@@ -146,7 +125,9 @@ def _stages(settings: Settings, pipeline: int) -> tuple[int, tuple[int, ...]]:
              "pipeline-model-parallel-layout")  # fmt: skip
     given = [key for key in kinds if settings.value(key) is not None]
     if len(given) > 1:
-        raise InputError(f"{settings.place(given[1])}: must not be beside {settings.place(given[0])}")
+        raise InputError(
+            f"{settings.place(given[1])}: must not be beside {settings.place(given[0])}"
+        )
     if kinds[2] in given:
         return _layout_stages(settings, pipeline)
     num_layers = settings.number("num-layers")
@@ -274,10 +255,13 @@ def _remarks(settings: Settings, tensor: int, comm: str) -> Iterator[str]:
         yield f"{settings.place('sequence-parallel')}: does nothing without tensor parallelism"
     if comm.startswith("a2a"):
         yield f"{settings.place('cp-comm-type')}: keys are predicted to travel, not heads"
-    if settings.number("recompute-num-layers", 1) > 1 or settings.value("recompute-method") == "block":
+    if (
+        settings.number("recompute-num-layers", 1) > 1
+        or settings.value("recompute-method") == "block"
+    ):
         yield f"{settings.place('recompute-num-layers')}: predicted layer by layer, in all layers"
     expert_tensor = settings.number("expert-tensor-parallel-size", tensor)
     if expert_tensor != tensor and settings.number("expert-model-parallel-size", 1) > 1:
         key = "expert-tensor-parallel-size"
         yield f"{settings.place(key)}: experts are predicted to be divided as other layers"
-    yield from settings.unknown(known_arguments())
+    yield from settings.unknown(known_names("megatron") | known_names("launcher"))

@@ -71,9 +71,7 @@ def narrow(setup: Setup) -> tuple[Setup, list[str]]:
             sum(setup.blocks[first : first + setup.chunks])
             for first in range(0, len(setup.blocks), setup.chunks)
         ]
-        setup = replace(
-            setup, chunks=1, blocks=tuple(blocks), schedule=ScheduleKind.ONE_F_ONE_B
-        )
+        setup = replace(setup, chunks=1, blocks=tuple(blocks), schedule=ScheduleKind.ONE_F_ONE_B)
     if setup.precision in ("bf16", "tf32"):
         there = "mixed" if setup.precision == "bf16" else "fp32"
         words = {
@@ -206,3 +204,10 @@ def _training_lines(setup: Setup) -> Iterator[str]:
         yield "--recompute-granularity full"
         yield "--recompute-method uniform"
         yield "--recompute-num-layers 1"
+
+
+def settings_of(setup: Setup) -> dict[str, str]:
+    """What the arguments say of a plan, by name."""
+    lines = [*_parallel_lines(setup), *_training_lines(setup)]
+    pairs = (line.partition(" ") for line in lines)
+    return {name: value or "on" for name, _, value in pairs}

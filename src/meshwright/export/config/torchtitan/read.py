@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from meshwright.errors import InputError
+from meshwright.export.config.known.names import known_names
 from meshwright.export.config.settings import Settings, flatten
 from meshwright.export.config.setup import Setup
 from meshwright.export.config.torchtitan.model import flavour_text
@@ -25,30 +26,6 @@ _KINDS: Mapping[str, tuple[ScheduleKind, bool]] = MappingProxyType(
 """Schedules by name in lower case; those of zero bubbles with several stages a device are predicted
 as interleaved 1F1B."""
 _LAST = ("norm", "lm_head", "output")
-_SECTIONS = (
-    "job profiling metrics model optimizer lr_scheduler training parallelism checkpoint "
-    "activation_checkpoint compile quantize comm validation validator memory_estimation "
-    "fault_tolerance experimental debug float8 mx profiler tokenizer dataloader loss override "
-    "model_spec hf_assets_path dump_folder"
-).split()
-_PARALLELISM = (
-    "data_parallel_replicate_degree data_parallel_shard_degree fsdp_reshard_after_forward "
-    "tensor_parallel_degree enable_sequence_parallel enable_async_tensor_parallel "
-    "disable_loss_parallel pipeline_parallel_degree module_fqns_per_model_part "
-    "pipeline_parallel_first_stage_less_layers pipeline_parallel_last_stage_less_layers "
-    "pipeline_parallel_layers_per_stage pipeline_parallel_schedule pipeline_parallel_schedule_csv "
-    "pipeline_parallel_microbatch_size num_pp_microbatches context_parallel_degree "
-    "context_parallel_rotate_method context_parallel_load_balancer context_parallel_ptrr_mask_key "
-    "expert_parallel_degree expert_tensor_parallel_degree expert_parallel_comm_backend "
-    "spmd_backend enable_fsdp_symm_mem pipeline_parallel_expert_parallel_overlap "
-    "pipeline_parallel_split_points enable_compiled_autograd"
-).split()
-_TRAINING = (
-    "local_batch_size global_batch_size seq_len max_norm steps enable_cpu_offload dtype "
-    "mixed_precision_param mixed_precision_reduce gc_freq gc_debug dataset dataset_path dataloader "
-    "disable_cuda_graphs num_tokens_per_microbatch_per_dp_rank num_tokens_per_train_step "
-    "max_context_length batch_size compile seed deterministic"
-).split()
 _UNPREDICTED: Mapping[str, str] = MappingProxyType(
     {
         f"{_T}enable_cpu_offload": "predicted to stay on the device",
@@ -312,10 +289,10 @@ def _remarks(settings: Settings, mode: str, pipeline: int, tensor: int) -> Itera
             f"with its bubbles"
         )
     key = f"{_P}expert_parallel_degree"
-    if tensor > 1 and settings.number(key, 1) > 1 and f"{_P}expert_tensor_parallel_degree" not in settings:
+    if (
+        tensor > 1
+        and settings.number(key, 1) > 1
+        and f"{_P}expert_tensor_parallel_degree" not in settings
+    ):
         yield f"{settings.place(key)}: experts of a tensor team are predicted as their features"
-    yield from settings.unknown(
-        [*(each for each in _SECTIONS if each not in ("training", "parallelism")),
-         *(f"{_P}{each}" for each in _PARALLELISM), *(f"{_T}{each}" for each in _TRAINING)]
-    )  # fmt: skip
-
+    yield from settings.unknown(known_names("torchtitan"))

@@ -19,8 +19,8 @@ from meshwright.export.config.torchtitan.read import read_module
 from meshwright.export.config.torchtitan.schedule import SCHEDULES
 from meshwright.export.exported import Exported
 from meshwright.graph.graph import Graph
-from meshwright.graph.stack.find import find_layers, find_tokens
-from meshwright.plan.part import Keys, Recompute, ScheduleKind
+from meshwright.graph.stack.find import find_tokens
+from meshwright.plan.part import Keys, Recompute
 from meshwright.plan.plan import Plan
 from meshwright.plan.request import Request
 
@@ -211,7 +211,11 @@ def _toml(setup: Setup, words: Mapping[str, Any], flavour: str, sequence: int) -
         sections["activation_checkpoint"]["selective_ac_option"] = "op"
     lines = ["# Planned by Meshwright, for torchtitan before February 2026."]
     for name, section in sections.items():
-        lines += ["", f"[{name}]", *(f"{key} = {_toml_value(each)}" for key, each in section.items())]
+        lines += [
+            "",
+            f"[{name}]",
+            *(f"{key} = {_toml_value(each)}" for key, each in section.items()),
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -219,3 +223,21 @@ def _toml_value(value: Any) -> str:
     return _python(value).replace("            ]", "]") if isinstance(value, list) else (
         f'"{value}"' if isinstance(value, str) else str(value).lower()
     )  # fmt: skip
+
+
+def settings_of(setup: Setup) -> dict[str, str]:
+    """What release 0.3 is told of a plan, by section and field; of stages how many layers each
+    has."""
+    words = _parallelism(setup)
+    if "module_fqns_per_model_part" in words:
+        words["module_fqns_per_model_part"] = " | ".join(map(str, setup.blocks)) + " layers"
+    words["enable_sequence_parallel"] = setup.sequence_parallel
+    local = setup.samples * (setup.microbatches if setup.pipeline > 1 else 1)
+    if setup.pipeline > 1:
+        words["pipeline_parallel_microbatch_size"] = setup.samples
+    return {
+        **{f"parallelism.{name}": str(value) for name, value in words.items()},
+        "training.local_batch_size": str(local),
+        "training.global_batch_size": str(setup.batch),
+        "activation_checkpoint": str(setup.recompute),
+    }
