@@ -148,7 +148,8 @@ def check_torchtitan(folder: Path, case: Any) -> dict[str, Any]:
     from torchtitan.distributed.parallel_dims import ParallelDims
 
     spec = importlib.util.spec_from_file_location("planned", folder / "torchtitan_0_3.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     config = module.train()
@@ -176,7 +177,8 @@ def check_toml(path: Path) -> Callable[[Path, Any], dict[str, Any]]:
     from dataclasses import fields
 
     spec = importlib.util.spec_from_file_location("job_config", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["job_config"] = module
     spec.loader.exec_module(module)
@@ -212,7 +214,7 @@ def check_megatron(checkout: Path) -> Callable[[Path, Any], dict[str, Any]]:
         with (
             mock.patch.object(sys, "argv", ["pretrain_gpt.py", *words, *more]),
             mock.patch.dict(os.environ, variables),
-            mock.patch("megatron.training.arguments.get_device_arch_version", lambda: 9),
+            mock.patch("megatron.training.arguments.get_device_arch_version", return_value=9),
         ):
             args = parse_args()
             args.world_size = case["world"]

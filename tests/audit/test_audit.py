@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import meshwright as mw
+from meshwright.audit.audit import Audit
 from meshwright.audit.load import check_model, with_said
 from meshwright.audit.record import audit_record, audit_schema
 from meshwright.errors import InputError
@@ -20,13 +21,13 @@ ARGUMENTS = (
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> mw.api.Audit:  # type: ignore[name-defined]
+def found(tmp_path_factory: pytest.TempPathFactory) -> Audit:
     path = tmp_path_factory.mktemp("audit") / "train.sh"
     path.write_text(ARGUMENTS)
     return mw.audit(path, cluster="h100-x8", budget_seconds=1)
 
 
-def test_the_present_setup_is_the_simulated_plan_of_its_degrees(found) -> None:  # type: ignore[no-untyped-def]
+def test_the_present_setup_is_the_simulated_plan_of_its_degrees(found: Audit) -> None:
     plan = mw.Plan.from_degrees(mw.load_graph(MODEL), mw.cluster("h100-x8"), tensor=8,
                                 microbatches=32)  # fmt: skip
     timeline = mw.simulate(MODEL, "h100-x8", plan, runtime="megatron")
@@ -34,7 +35,7 @@ def test_the_present_setup_is_the_simulated_plan_of_its_degrees(found) -> None: 
     assert found.graph.batch == 32
 
 
-def test_a_small_model_is_faster_without_tensor_parallelism(found) -> None:  # type: ignore[no-untyped-def]
+def test_a_small_model_is_faster_without_tensor_parallelism(found: Audit) -> None:
     assert found.best is not None
     assert found.best.fits
     assert found.speedup > 2
@@ -43,7 +44,7 @@ def test_a_small_model_is_faster_without_tensor_parallelism(found) -> None:  # t
     assert found.best.step_seconds <= found.present.step_seconds
 
 
-def test_the_record_has_the_fields_of_its_schema(found) -> None:  # type: ignore[no-untyped-def]
+def test_the_record_has_the_fields_of_its_schema(found: Audit) -> None:
     record = audit_record(found).to_dict()
     assert record.keys() == audit_schema()["$defs"]["AuditRecord"]["properties"].keys()
     assert json.dumps(record)

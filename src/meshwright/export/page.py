@@ -4,6 +4,7 @@ The plan that the target will follow is simulated as the one that was planned; t
 what the export costs.
 """
 
+import textwrap
 from dataclasses import replace
 
 from meshwright.export.exported import Exported
@@ -13,13 +14,18 @@ from meshwright.simulate.simulate import simulate
 from meshwright.units import format_bytes, format_percent, format_seconds
 
 PAGE_FILE = "EXPORT.md"
+WIDTH = 96
+"""Columns of its text."""
 
 
 def write_page(target: str, request: Request, plan: Plan, exported: Exported) -> str:
     """The page as Markdown."""
     return "\n".join(
         [
-            f"# {request.graph.name} on {request.cluster.name}, for {target}",
+            f"# A plan for {target}",
+            "",
+            f"Model `{request.graph.name}`,",
+            f"on {request.cluster.name}, batch {request.graph.batch:g}.",
             "",
             *(f"- `{name}`" for name in exported.files),
             "",
@@ -39,7 +45,11 @@ def _start(exported: Exported) -> list[str]:
 def _left_out(exported: Exported) -> list[str]:
     if not exported.left_out:
         return ["Everything that the plan says is in these files.", ""]
-    return ["## Not expressible", "", *(f"- {each}" for each in exported.left_out), ""]
+    lines = [
+        textwrap.fill(each, WIDTH, initial_indent="- ", subsequent_indent="  ")
+        for each in exported.left_out
+    ]
+    return ["## Not expressible", "", *lines, ""]
 
 
 def _cost(request: Request, plan: Plan, exported: Exported) -> list[str]:
