@@ -106,7 +106,8 @@ def check_deepspeed(folder: Path, case: Any) -> dict[str, Any]:
     document, read = json.loads((folder / "deepspeed.json").read_text()), case["read"]
     ranks = mock.Mock(spec=["get_data_parallel_world_size"])
     ranks.get_data_parallel_world_size.return_value = read["data"]
-    config = DeepSpeedConfig(document, mpu=ranks)
+    with mock.patch("deepspeed.runtime.config.dist.get_rank", return_value=0):
+        config = DeepSpeedConfig(document, mpu=ranks)
     pipeline = config.pipeline["stages"]
     return {
         "zero": (int(config.zero_config.stage), read["zero"]),

@@ -87,7 +87,10 @@ def test_arguments_mean_what_the_parser_takes_them_for() -> None:
 @pytest.mark.parametrize(
     ("more", "blocks"),
     [
-        ("--decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 3", (1, 3, 3, 3)),
+        (
+            "--decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 3",
+            (1, 3, 3, 3),
+        ),
         # 10 layers, embedding and loss as one each: 12 over 4 stages are 3, of which the first
         # and the last have the ends.
         ("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",

@@ -145,7 +145,7 @@ def test_toml_is_a_setup_and_a_model() -> None:
 
 
 def test_modules_are_parsed_function_by_function() -> None:
-    with pytest.raises(InputError, match="say which as m.py:NAME, of small, large"):
+    with pytest.raises(InputError, match=r"say which as m\.py:NAME, of small, large"):
         read_text(MODULE, "m.py")
     small, large = (read_text(MODULE, "m.py", name) for name in ("small", "large"))
     assert (small.tensor, small.recompute, small.sequence) == (2, Recompute.NONE, 2048)

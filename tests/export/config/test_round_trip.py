@@ -119,11 +119,13 @@ def test_every_plan_comes_back_but_for_what_was_said_to_be_left_out(
 ) -> None:
     model, words = found
     plan = Plan.from_degrees(load(model), cluster(), **words)
-    try:
-        exported = WRITERS[target](Request(graph=load(model), cluster=cluster()), plan)
-    except InputError as error:
-        assert "accelerate has none" in str(error)
+    request = Request(graph=load(model), cluster=cluster())
+    replicas = plan.parts[0].num_replicas * len({part.devices for part in plan.parts})
+    if target == "accelerate" and request.graph.batch % replicas:
+        with pytest.raises(InputError, match="accelerate has none"):
+            WRITERS[target](request, plan)
         return
+    exported = WRITERS[target](request, plan)
     assert exported.plan is not None
     folder = tmp_path_factory.mktemp("out")
     write_files(exported, folder)

@@ -239,7 +239,7 @@ def _remarks(settings: Settings, context: int) -> Iterator[str]:
             f"gathered keys"
         )
     if any(key.startswith("activation_checkpointing") for key in settings.found):
-        yield f"{settings.where}: activation_checkpointing: predicted as whole layers computed again"
+        yield f"{settings.where}: activation_checkpointing: predicted as layers computed again"
     if str(settings.value("pipeline.partition") or "uniform") != "uniform":
         yield f"{settings.place('pipeline.partition')}: stages are predicted of equal layers"
     yield from settings.unknown(known_names("deepspeed"))
