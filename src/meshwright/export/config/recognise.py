@@ -57,7 +57,7 @@ def read_text(text: str, where: str, function: str = "") -> Setup:
         return read_arguments(settings)
     if "--" in text:
         setup = read_words_of(text, where)
-        if setup.origins:
+        if {"tensor", "pipeline", "context", "samples"} & setup.origins.keys():
             return setup
     raise InputError(
         f"{where}: must be Megatron-LM's arguments, a DeepSpeed JSON, a torchtitan TOML or Python "
