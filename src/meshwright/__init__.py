@@ -42,9 +42,11 @@ __all__ = [
     "Sync",
     "Timeline",
     "__version__",
+    "audit",
     "capture",
     "cluster",
     "explain",
+    "export",
     "load_graph",
     "master_weights",
     "open_engine",
@@ -81,9 +83,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from meshwright.api import (
+        audit,
         capture,
         cluster,
         explain,
+        export,
         master_weights,
         open_engine,
         plan,
@@ -159,8 +163,8 @@ class _CallablePackage(ModuleType):
 
 # `mw.cluster` has to be a function, and importing `meshwright.cluster.cluster` from anywhere binds
 # `mw.cluster` to the subpackage. So it is both, and always the same object: this file runs before
-# any module below it, and the six subpackages' own files hold no more than a docstring. A
+# any module below it, and the eight subpackages' own files hold no more than a docstring. A
 # function in the module's place would break `import meshwright.cluster.cluster as c`.
-for _name in ("capture", "cluster", "explain", "plan", "simulate", "whatif"):
+for _name in ("audit", "capture", "cluster", "explain", "export", "plan", "simulate", "whatif"):
     import_module(f"{__name__}.{_name}").__class__ = _CallablePackage
 del _name

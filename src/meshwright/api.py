@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from meshwright.argument import checked, need_one_of, need_type, read_choice
+from meshwright.audit.record import audit_schema
 from meshwright.change.read import read_changes
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
@@ -18,6 +19,8 @@ from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.errors import InputError
 from meshwright.explain.explain import SIMULATIONS, explain_plan, need_request
 from meshwright.explain.explanation import Explanation, explanation_schema
+from meshwright.export.exported import Exported
+from meshwright.export.write import export_plan, write_files
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, answer_schema
 from meshwright.plan.plan import Plan
@@ -43,10 +46,12 @@ if TYPE_CHECKING:
     from meshwright.execute.training import Training
 
 __all__ = [
+    "audit",
     "capture",
     "capture_model",
     "cluster",
     "explain",
+    "export",
     "load_graph",
     "master_weights",
     "open_engine",
@@ -65,6 +70,7 @@ SCHEMAS: Mapping[str, Callable[[], dict[str, Any]]] = MappingProxyType(
         "answer": answer_schema,
         "simulation": simulation_schema,
         "explanation": explanation_schema,
+        "audit": audit_schema,
         "cluster": cluster_schema,
         "whatif": whatif_schema,
         "sweep": sweep_schema,
@@ -221,6 +227,50 @@ def simulate(
 
 
 @checked
+def audit(
+    config: str | Path,
+    model: str | Path | Graph | None = None,
+    cluster: str | Path | Cluster = "",
+    *,
+    batch: int | None = None,
+    microbatches: int | None = None,
+    budget_seconds: float = 30.0,
+    progress: Callable[[str], None] | None = None,
+) -> Audit:
+    """What a present set-up takes on a cluster, and the best that the same program can be told.
+
+    `config` is a file of Megatron-LM's arguments, a DeepSpeed JSON, a torchtitan TOML or Python
+    module (`file.py:function`), or an accelerate YAML; nothing in it is executed. `model` is as for
+    `plan`; None takes the one that the file states. `batch` and `microbatches` say what the file
+    does not.
+    """
+    return audit_file(
+        Path(config),
+        model,
+        load_cluster(cluster),
+        batch=batch,
+        microbatches=microbatches,
+        budget_seconds=budget_seconds,
+        progress=progress,
+    )
+
+
+@checked
+def export(answer: Answer, target: str, folder: str | Path) -> Exported:
+    """Write the plan of an answer as files of another program.
+
+    `target` is one that `meshwright export --help` lists; `folder` may exist or not. What cannot be
+    expressed there is in `left_out` of what is returned, and in EXPORT.md with what it costs.
+    """
+    need_type(answer, Answer, "answer", "an Answer, as `meshwright.plan` gives it")
+    if answer.plan is None or answer.request is None:
+        raise InputError(f"answer: must have a plan and its request, got {answer!r:.200}")
+    exported = export_plan(answer.request, answer.plan, target)
+    write_files(exported, Path(folder))
+    return exported
+
+
+@checked
 def explain(
     answer: str | Path | Answer,
     *,
@@ -353,8 +403,8 @@ def _asked(source: Answer | str | Path) -> Planned:
 
 def schema(form: str) -> dict[str, Any]:
     """The JSON Schema of what programs read or write: "answer" (`Answer.to_dict`, `plan --json` and
-    `answer.json`), "simulation", "explanation", "whatif" or "sweep" (`--json` of the commands
-    `simulate`, `explain`, `whatif` and `sweep`) or "cluster" (files of clusters)."""
+    `answer.json`), "simulation", "explanation", "whatif", "sweep" or "audit" (`--json` of the
+    commands `simulate`, `explain`, `whatif`, `sweep` and `audit`) or "cluster" (cluster files)."""
     need_one_of(form, tuple(SCHEMAS), "schema")
     return SCHEMAS[form]()
 

@@ -50,7 +50,10 @@ def test_a_run_with_batch_norm_is_exported_and_gone_on_from(tmp_path: Path) -> N
     run = ["run", "two", "--model", "normed:make", "--check", "--json"]
     whole = meshwright(*run, "--steps", "3", "--checkpoint", "kept", "-o", "ran", folder=tmp_path)
     meshwright("compare", "two", "ran", "--json", folder=tmp_path)
-    assert meshwright("export", "kept", "out", folder=tmp_path) == "out/model.safetensors\n"
+    assert (
+        meshwright("export", "kept", "--to", "weights", "-o", "out", folder=tmp_path)
+        == "out/model.safetensors\n"
+    )
     rest = meshwright(*run, "--steps", "1", "--weights", "out", folder=tmp_path)
     losses = [json.loads(each)["losses"] for each in (whole, rest)]
     assert losses[1][0] < losses[0][-1]  # it goes on to fall

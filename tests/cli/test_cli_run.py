@@ -84,7 +84,7 @@ def test_an_emulated_plan_takes_its_predicted_time_and_is_compared(tmp_path: Pat
         (["run", "plan", "--model", "nothing"], "no model is called 'nothing'"),
         (["run", "plan", "--emulate", "--network", "ovs"], "--network: needs --testbed, got ovs"),
         (["run", "plan", "--emulate", "--weights", "none"], "weights none: must be a folder"),
-        (["export", "none", "out"], "checkpoints none: there is none"),
+        (["export", "none", "--to", "weights", "-o", "out"], "checkpoints none: there is none"),
         (["run", "plan", "--emulate", "--testbed", "--name", "a b"], "a name must be 1 to 16"),
         (["run", "plan", "--emulate", "--check"], "--check: needs --model"),
         (["run", "plan", "--emulate", "--backend", "nccl"], "nccl: ranks must compute on cuda"),

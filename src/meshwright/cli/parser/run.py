@@ -180,15 +180,6 @@ def _add_recovery(parser: ArgumentParser) -> None:
     add_value(parser, "--stall", positive, "S", text, 120.0)
 
 
-def add_export(commands: Any) -> None:
-    """Add the command `meshwright export` with its arguments."""
-    parser = add_command(
-        commands, "export", "write the weights of the latest checkpoint as safetensors files"
-    )
-    add_path(parser, "checkpoint", "of `run --checkpoint`", "CHECKPOINT")
-    add_path(parser, "folder", "where to write", "DIR")
-
-
 def add_compare(commands: Any) -> None:
     """Add the command `meshwright compare` with its options."""
     parser = add_command(commands, "compare", "hold a plan's prediction against a run of it")

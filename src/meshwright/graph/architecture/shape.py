@@ -41,6 +41,18 @@ class Shape:
         """The training step; `choices` are batch, precision, optimizer and name."""
         return ARCHITECTURES[self.architecture](**self.sizes, **choices)
 
+    def complete(self) -> "Shape":
+        """The same with the sizes that it goes without; none is said twice."""
+        model = _MODELS[self.architecture]
+        options = {
+            name: usual
+            for name, usual in model.options().items()
+            if not isinstance(usual, bool | str) and usual is not MISSING
+        }
+        sizes = {**options, **self.sizes}
+        sizes |= {name: size for name, size in model.usual(sizes).items() if not sizes.get(name)}
+        return Shape(architecture=self.architecture, sizes=sizes)
+
 
 def build_shape(text: str, batch: float | None = None, precision: str | None = None) -> Graph:
     """The step of "ARCHITECTURE:SIZE=NUMBER,..."; batch, precision and optimizer may be there, and
@@ -58,6 +70,21 @@ def build_shape(text: str, batch: float | None = None, precision: str | None = N
         choices["batch"] = samples
     _check_names(architecture, sizes)
     return Shape(architecture=architecture, sizes=sizes).build(name=text, **choices)
+
+
+def read_shape(text: str) -> Shape:
+    """The architecture of "ARCHITECTURE:SIZE=NUMBER,..." with all of its sizes, also those that
+    follow from others; what is said of batch, precision, optimizer and words is left out."""
+    architecture, _, rest = text.partition(":")
+    left_out = {"batch", *USUAL, *_words(architecture)}
+    values = {
+        name: value
+        for name, value in _read_values(architecture, rest).items()
+        if name not in left_out
+    }
+    said = {name: _read_size(architecture, name, value) for name, value in values.items()}
+    _check_names(architecture, said)
+    return Shape(architecture=architecture, sizes=said).complete()
 
 
 def is_shape(text: str) -> bool:

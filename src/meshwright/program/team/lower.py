@@ -133,7 +133,10 @@ def _prepare(
     runtime = RUNTIMES[plan.runtime]
     units = stage_units(stages, schedule, runtime)
     has_weights = schedule.kind is ScheduleKind.ZERO_BUBBLE
-    blocks = runtime.blocks_on_transfers and len(stages) > 1 and schedule.kind in _BLOCKING
+    # Of several stages a device, each would wait for the others: such schedules send meanwhile.
+    is_alone = len({tuple(each.devices.ravel().tolist()) for each in stages}) == len(stages)
+    is_blocking = is_alone and len(stages) > 1 and schedule.kind in _BLOCKING
+    blocks = runtime.blocks_on_transfers and is_blocking
     times = [action_seconds(stage, has_weights, blocks) for stage in stages]
     seconds, call_seconds = [each for each, _ in times], [each for _, each in times]
     boundaries = [find_boundary(a, b) for a, b in pairwise(stages)]
