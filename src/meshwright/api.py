@@ -4,31 +4,25 @@ program and hand these on; decide nothing else."""
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from meshwright.argument import checked, need_one_of, need_type, read_choice
+from meshwright.argument import checked, need_one_of, need_type
 from meshwright.audit.record import audit_schema
-from meshwright.change.read import read_changes
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.schema import cluster_schema
 from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.errors import InputError
-from meshwright.explain.explain import SIMULATIONS, explain_plan, need_request
-from meshwright.explain.explanation import Explanation, explanation_schema
-from meshwright.export.exported import Exported
-from meshwright.export.write import export_plan, write_files
+from meshwright.explain.explanation import explanation_schema
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, answer_schema
 from meshwright.plan.plan import Plan
-from meshwright.plan.request import Request
-from meshwright.planned import Planned, read_planned
 from meshwright.profile.profile import Measured, read_profile
+from meshwright.question import audit, explain, export, sweep, whatif
 from meshwright.report.expected import with_facts
-from meshwright.search.check import AnyScope, check_request
+from meshwright.search.check import AnyScope
 from meshwright.search.method.deploy.tree.net import read_prior
 from meshwright.search.pool.engine import Engine, open_engine
 from meshwright.search.portfolio import find_plan
@@ -36,10 +30,7 @@ from meshwright.simulate.record import simulation_schema
 from meshwright.simulate.simulate import simulate as run_plan
 from meshwright.simulate.timeline import Timeline
 from meshwright.source import capture_model, load_graph, need_torch
-from meshwright.whatif.price import read_price
 from meshwright.whatif.record import sweep_schema, whatif_schema
-from meshwright.whatif.sweep import Objective, Sweep, read_axes, sweep_request
-from meshwright.whatif.whatif import WhatIf, answer_whatif
 
 if TYPE_CHECKING:
     from meshwright.execute.log import Callback
@@ -224,181 +215,6 @@ def simulate(
         granularity=granularity,
         with_links=with_links,
     )
-
-
-@checked
-def audit(
-    config: str | Path,
-    model: str | Path | Graph | None = None,
-    cluster: str | Path | Cluster = "",
-    *,
-    batch: int | None = None,
-    microbatches: int | None = None,
-    budget_seconds: float = 30.0,
-    progress: Callable[[str], None] | None = None,
-) -> Audit:
-    """What a present set-up takes on a cluster, and the best that the same program can be told.
-
-    `config` is a file of Megatron-LM's arguments, a DeepSpeed JSON, a torchtitan TOML or Python
-    module (`file.py:function`), or an accelerate YAML; nothing in it is executed. `model` is as for
-    `plan`; None takes the one that the file states. `batch` and `microbatches` say what the file
-    does not.
-    """
-    return audit_file(
-        Path(config),
-        model,
-        load_cluster(cluster),
-        batch=batch,
-        microbatches=microbatches,
-        budget_seconds=budget_seconds,
-        progress=progress,
-    )
-
-
-@checked
-def export(answer: Answer, target: str, folder: str | Path) -> Exported:
-    """Write the plan of an answer as files of another program.
-
-    `target` is one that `meshwright export --help` lists; `folder` may exist or not. What cannot be
-    expressed there is in `left_out` of what is returned, and in EXPORT.md with what it costs.
-    """
-    need_type(answer, Answer, "answer", "an Answer, as `meshwright.plan` gives it")
-    if answer.plan is None or answer.request is None:
-        raise InputError(f"answer: must have a plan and its request, got {answer!r:.200}")
-    exported = export_plan(answer.request, answer.plan, target)
-    write_files(exported, Path(folder))
-    return exported
-
-
-@checked
-def explain(
-    answer: str | Path | Answer,
-    *,
-    simulations: int = SIMULATIONS,
-    progress: Callable[[str], None] | None = None,
-) -> Explanation:
-    """Why an answer's plan takes as long as it does, and what each of its decisions is worth.
-
-    `answer` is what `plan` returned, or the path of a folder that `meshwright plan -o` wrote;
-    `simulations` is how many neighbouring plans are simulated at the most; `progress` receives a
-    line of text now and then. Where no plan fits, the smallest changes that do are searched for.
-    """
-    need_type(answer, (Answer, str, Path), "answer", "an Answer, or the path of a plan's folder")
-    if isinstance(answer, Answer):
-        return explain_plan(
-            need_request(answer.request),
-            answer.plan,
-            method=answer.method,
-            bound_seconds=answer.bound_seconds,
-            binding=answer.binding,
-            runner_ups=answer.runner_ups,
-            simulations=simulations,
-            progress=progress,
-        )
-    planned = read_planned(Path(answer))
-    return explain_plan(
-        planned.request,
-        planned.plan,
-        method=planned.method,
-        bound_seconds=planned.bound_seconds,
-        binding=planned.binding,
-        simulations=simulations,
-        progress=progress,
-    )
-
-
-@checked
-def whatif(
-    answer: Answer | str | Path,
-    *,
-    prices: Sequence[str] = (),
-    budget_seconds: float | None = None,
-    workers: int | None = None,
-    each: bool = False,
-    progress: Callable[[str], None] | None = None,
-    **changes: Any,
-) -> WhatIf:
-    """What the step would be after changes of devices, network or batch, made together.
-
-    `answer` is one of `plan`, or a folder of `meshwright plan -o`. `changes` are texts, or lists of
-    them: link="leaf0=2x", nic="800Gb/s", latency="nic=2us", memory="h100=141GB", speed="h100=2x",
-    memory_rate="2x", type="h100=h200", devices="+8", hosts="-1", without="host3", batch="2x". None
-    at all: a table of what each resource doubled and halved brings. `prices` are such as
-    "h100=2.10/h", of devices or hosts; `budget_seconds` is for all searches together, by default
-    the request's own for each and four times that for the table; `each`: also each change alone;
-    `workers` are the processes that search, by default one a core.
-    """
-    planned = _asked(answer)
-    return answer_whatif(
-        planned.request,
-        planned.plan,
-        read_changes(changes),
-        prices=[read_price(text) for text in prices],
-        budget_seconds=budget_seconds,
-        workers=workers,
-        each=each,
-        progress=progress,
-    )
-
-
-@checked
-def sweep(
-    model: Answer | Graph | str | Path,
-    cluster: str | Path | Cluster | None = None,
-    *,
-    method: str = "auto",
-    seed: int = 0,
-    objective: str = "time",
-    deadline_seconds: float = inf,
-    weak: bool = False,
-    prices: Sequence[str] = (),
-    budget_seconds: float | None = None,
-    workers: int | None = None,
-    progress: Callable[[str], None] | None = None,
-    **axes: Any,
-) -> Sweep:
-    """Plan a model for every combination of some values, each with its bound.
-
-    `model` is as `plan` takes it, with `cluster`, `method` and `seed`; or an answer or a folder of
-    `meshwright plan -o`, which have their own. `axes` are changes as `whatif` takes them, with
-    commas between values: devices="8,16,32", batch="64,128", link="leaf0=1x,2x,4x", or lists of
-    such texts; the first is that of the curve. `weak`: the batch grows with the devices.
-    `objective` says what `best` is best by: time (the most samples a second), cost (of a sample,
-    with `prices`) or memory (most left); with `deadline_seconds` and prices it is the cheapest
-    point whose step is no longer.
-    `budget_seconds` is for all searches together.
-    """
-    if cluster is None:
-        need_type(model, (Answer, str, Path), "model", "an answer, a folder, or with a cluster")
-        request = _asked(model).request  # type: ignore[arg-type]
-    else:
-        devices = load_cluster(cluster)
-        need_type(model, (Graph, str, Path), "model", "a model where a cluster is given")
-        graph = load_graph(model, say=progress)  # type: ignore[arg-type]
-        request = Request(graph=graph, cluster=devices, method=method, seed=seed)
-        check_request(graph, method, seed, request.budget_seconds, request.sharing, (), None)
-    return sweep_request(
-        request,
-        read_axes(axes),
-        objective=read_choice(objective, Objective, "objective"),
-        deadline_seconds=deadline_seconds,
-        prices=[read_price(text) for text in prices],
-        is_weak=weak,
-        budget_seconds=budget_seconds,
-        workers=workers,
-        progress=progress,
-    )
-
-
-def _asked(source: Answer | str | Path) -> Planned:
-    """What was asked, and the plan in ops of its graph, of an answer or of a folder."""
-    if not isinstance(source, Answer):
-        need_type(source, (str, Path), "answer", "an Answer or a folder of `meshwright plan -o`")
-        return read_planned(Path(source))
-    request, plan = source.request, source.plan
-    if request is None:
-        raise InputError("answer: must be one of `meshwright.plan`, which keeps what was asked")
-    return Planned(request=request, plan=None if plan is None else plan.in_ops(request.graph))
 
 
 def schema(form: str) -> dict[str, Any]:
