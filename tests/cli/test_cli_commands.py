@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import replace
 
-from meshwright.cli.commands import launch_commands
+from meshwright.export.launch.command import launch_commands
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster, Link
 from slurm import play_srun, seen_by_task

@@ -8,7 +8,7 @@ import pytest
 from cli_runner import refusal, run
 
 import meshwright as mw
-from meshwright.cli.commands import launch_commands
+from meshwright.export.launch.command import launch_commands
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.search.method.name import ENTRIES

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshwright.cli.commands import launch_commands, without
+from meshwright.cli.commands import without
+from meshwright.export.launch.command import launch_commands
 from meshwright.cli.console import print_line
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder
