@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshwright.cli.commands import without
-from meshwright.export.launch.command import launch_commands
 from meshwright.cli.console import print_line
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder
@@ -35,6 +34,7 @@ from meshwright.execute.environment import (
 )
 from meshwright.execute.process import die_with_parent
 from meshwright.execute.runnable import check_runnable, check_step, check_trainable
+from meshwright.export.launch.command import launch_commands
 from meshwright.files import write_bytes
 from meshwright.function import check_function
 from meshwright.graph.fuse import may_be_fused

@@ -4,7 +4,7 @@ An instruction is a node, a step of a ring two: one that sends and one that rece
 waits for is on its own rank; a transfer's two ends meet by their tag, a collective's by its group.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -58,6 +58,7 @@ def trace_nodes(timeline: Timeline) -> Iterator[list[Node]]:
     place = {device: seat for team in program.teams for seat, device in enumerate(team)}
     teams = {team[0]: team for team in program.teams}
     for device in devices:
+
         def rank_of(peer: int, device: int = device) -> int:
             """The rank that a member speaks to, of those who run as one the one in its seat."""
             team = teams.get(int(leaders[peer]), (peer,))
@@ -93,9 +94,14 @@ class _Waits:
 
 
 def _device_nodes(
-    timeline: Timeline, device: int, own: int, waits: _Waits, names: Mapping[int, str], rank_of: object
-) -> list[Node]:  # fmt: skip
-    assert callable(rank_of)
+    timeline: Timeline,
+    device: int,
+    own: int,
+    waits: _Waits,
+    names: Mapping[int, str],
+    rank_of: Callable[[int], int],
+) -> list[Node]:
+    """The nodes of one rank, which does what a device does."""
     program = timeline.program
     rows = program.instructions
     order = [number for number in waits.order.tolist() if rows["device"][number] == device]
@@ -133,9 +139,14 @@ def _device_nodes(
 
 
 def _parts(
-    program: Program, row: np.void, kind: Kind, own: int, names: Mapping[int, str], rank_of: object
+    program: Program,
+    row: np.void,
+    kind: Kind,
+    own: int,
+    names: Mapping[int, str],
+    rank_of: Callable[[int], int],
 ) -> Iterator[tuple[NodeType, Attributes]]:
-    assert callable(rank_of)
+    """The node, or the two of a step of a ring, that an instruction is."""
     size = {"comm_size": round(float(row["bytes"]))}
     if kind in _COLLECTIVES:
         name = names[int(row["group"])]

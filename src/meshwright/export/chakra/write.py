@@ -25,8 +25,8 @@ def write_chakra(request: Request, plan: Plan) -> Exported:
         for rank, nodes in enumerate(trace_nodes(timeline))
     }
     left_out = [
-        "Durations are whole microseconds; those of computing are rounded so that their sum is right "
-        "to one, and attribute `seconds` has each.",
+        "Durations are whole microseconds; those of computing are rounded so that their sum is "
+        "right to one, and attribute `seconds` has each.",
         "Memory: a trace of Chakra has no word for what is held.",
     ]
     if program.teams:

@@ -77,7 +77,7 @@ def torchrun_script(
     return "\n".join(
         [
             "#!/bin/bash",
-            f"# Starts the ranks of one host: bash torchrun.sh HOST, on each of {len(hosts)} hosts.",
+            f"# Starts the ranks of one host: bash torchrun.sh HOST, on each of {len(hosts)}.",
             "set -u",
             f"MASTER=${{MASTER:-{address}}} PORT=${{PORT:-{PORT}}}",
             'case "${1:-$(hostname)}" in',
@@ -131,7 +131,7 @@ def slurm_rank_script(cluster: Cluster, plan: Plan, places: Sequence[Place]) -> 
             '[ "$SLURM_LOCALID" -lt "${#ranks[@]}" ] || exit 0',
             'export RANK="${ranks[$SLURM_LOCALID]}" LOCAL_RANK="$SLURM_LOCALID"',
             f'export WORLD_SIZE={len(places)} LOCAL_WORLD_SIZE="${{#ranks[@]}}"',
-            f"export MASTER_ADDR=\"${{MASTER:-{first_address(cluster, hosts[0])}}}\"",
+            f'export MASTER_ADDR="${{MASTER:-{first_address(cluster, hosts[0])}}}"',
             f'export MASTER_PORT="${{PORT:-{PORT}}}"',
             'exec "$@"',
         ]

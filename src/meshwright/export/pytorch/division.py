@@ -135,7 +135,9 @@ def _cut_layer(outline: "Outline", path: str, tensor: int) -> TensorCut:
         )
     norms = {call.made: call for call in calls if call.kind == "norm"}
     leads = [norms.get(call.given) for call in columns]
-    is_before = bool(leads) and all(leads) and leads[0] is not None and leads[0].given == layer.given
+    is_before = (
+        bool(leads) and all(leads) and leads[0] is not None and leads[0].given == layer.given
+    )
     short = [call.path.removeprefix(f"{path}.") for call in leads if call] if is_before else []
     return TensorCut(
         columns=tuple(call.path.removeprefix(f"{path}.") for call in columns),
@@ -149,9 +151,9 @@ def _check_widths(group: Sequence["ModuleCall"], row: "ModuleCall", tensor: int)
     for call in group:
         if call.rows > row.columns or row.columns % call.rows:
             raise InputError(
-                f"{TARGET}: tensor must be 1, since module {call.path} makes {call.rows:,} features "
-                f"of which {row.path} takes {row.columns:,}: several products in one, which "
-                f"PyTorch would cut through"
+                f"{TARGET}: tensor must be 1, since module {call.path} makes {call.rows:,} "
+                f"features of which {row.path} takes {row.columns:,}: several products in one, "
+                f"which PyTorch would cut through"
             )
         if call.rows % tensor:
             raise InputError(

@@ -1,7 +1,7 @@
 """Fills a template: keeps the lines whose conditions hold, and puts values for `$name`.
 
-A line `#: if NAME` (or `#: if not NAME`) begins lines that stay where the flag NAME holds, `#: else`
-those that stay where it does not, `#: end` ends them. Knows nothing of what is written.
+A line `#: if NAME` (or `#: if not NAME`) begins lines that stay where the flag NAME holds,
+`#: else` those that stay where it does not, `#: end` ends them. Knows nothing of what is written.
 """
 
 from collections.abc import Collection, Iterator, Mapping

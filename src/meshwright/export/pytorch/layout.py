@@ -80,7 +80,9 @@ def lay_out(graph: Graph, cluster: Cluster, plan: Plan) -> tuple[Layout, Plan, t
         ranks=np.array(ranks, dtype=np.int32).reshape(shape),
         chunks=len(plan.parts) // num_runs,
         cuts=() if len(plan.parts) == 1 or stack is None else _cut(stack, plan.parts),
-        num_inner=0 if stack is None else sum(stack.kinds[each].is_wrapped for each in stack.layers),
+        num_inner=0
+        if stack is None
+        else sum(stack.kinds[each].is_wrapped for each in stack.layers),
         has_embedding=stack is not None and stack.layer_name(0) == "embedding",
         kind=schedule.kind if schedule is not None and num_runs > 1 else None,
         microbatches=schedule.microbatches if schedule is not None else 1,
@@ -148,7 +150,11 @@ def _find_stack(graph: Graph, *, needed: bool) -> Stack | None:
 def _num_runs(parts: tuple[Part, ...]) -> int:
     """After how many stages the devices come again."""
     num_runs = next(
-        (number for number, part in enumerate(parts) if number and part.devices == parts[0].devices),
+        (
+            number
+            for number, part in enumerate(parts)
+            if number and part.devices == parts[0].devices
+        ),
         len(parts),
     )
     for number, part in enumerate(parts):

@@ -42,11 +42,11 @@ def build_model(graph: Graph, name: str) -> Built:
     workload = _run(graph, name) if own else _zoo(graph, name)
     if workload.num_samples != graph.batch:
         raise InputError(
-            f"{quoted(name)}: must make inputs of the plan's batch of {graph.batch:g} samples, made "
-            f"{workload.num_samples}; give the factory an argument batch"
+            f"{quoted(name)}: must make inputs of the plan's batch of {graph.batch:g} samples, "
+            f"made {workload.num_samples}; give the factory an argument batch"
         )
     outline = outline_model(workload)
-    lines = _factory_lines(graph, name, outline) if own else _zoo_lines(graph, name, workload)
+    lines = _factory_lines(graph, name, outline) if own else _zoo_lines(name, workload)
     return Built(outline=outline, build="\n".join(f"    {line}".rstrip() for line in lines))
 
 
@@ -99,7 +99,7 @@ def _factory_lines(graph: Graph, name: str, outline: "Outline") -> list[str]:
     ]
 
 
-def _zoo_lines(graph: Graph, name: str, workload: "Workload") -> list[str]:
+def _zoo_lines(name: str, workload: "Workload") -> list[str]:
     from meshwright.capture.zoo.catalogue import recipe_settings
 
     found = recipe_settings(name)

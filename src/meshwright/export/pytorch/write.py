@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwright.errors import InputError
 from meshwright.export.exported import Exported, text_writer
+from meshwright.export.launch.file import FOLDER, write_launch
 from meshwright.export.pytorch.division import Layers, TensorCut, cut_tensors, find_inner
 from meshwright.export.pytorch.fill import fill_template
 from meshwright.export.pytorch.layout import TARGET, Layout, lay_out
@@ -52,7 +53,9 @@ def write_script(request: Request, plan: Plan) -> Exported:
     built = build_model(graph, name)
     layers = find_inner(built.outline, layout.num_inner) if layout.num_inner else None
     _check_layers(layout, layers, built)
-    cut = cut_tensors(built.outline, layers, layout.tensor) if layout.tensor > 1 and layers else None
+    cut = (
+        cut_tensors(built.outline, layers, layout.tensor) if layout.tensor > 1 and layers else None
+    )
     if cut is not None and layout.sequence and not cut.norms:
         raise InputError(
             f"{TARGET}: sequence must be off, since layers of {name} do not begin with the norms "
@@ -64,9 +67,13 @@ def write_script(request: Request, plan: Plan) -> Exported:
         _flags(graph, layout, layers, built),
         _values(graph, name, plan, layout, layers, cut, built),
     )
-    return Exported(files={SCRIPT_FILE: text_writer(text)}, left_out=tuple(notes), plan=_followed(
-        followed, is_layered=layout.num_inner > 0
-    ))  # fmt: skip
+    launch = write_launch(name, request.cluster, plan, layout.devices, [SCRIPT_FILE])
+    return Exported(
+        files={SCRIPT_FILE: text_writer(text), **launch},
+        left_out=tuple(notes),
+        plan=_followed(followed, is_layered=layout.num_inner > 0),
+        start=("# on every host, by its name in the plan:", f"bash {FOLDER}/torchrun.sh HOST"),
+    )
 
 
 def _followed(plan: Plan, *, is_layered: bool) -> Plan:
@@ -80,8 +87,8 @@ def _check_layers(layout: Layout, layers: Layers | None, built: Built) -> None:
         needs.append("recompute")
     if needs and layers is None:
         raise InputError(
-            f"{TARGET}: {needs[0]} needs a model with a list of {layout.num_inner} modules that run "
-            f"one after the other, as the plan has layers; found none"
+            f"{TARGET}: {needs[0]} needs a model with a list of {layout.num_inner} modules that "
+            f"run one after the other, as the plan has layers; found none"
         )
     if layout.pipeline == 1:
         return
@@ -93,7 +100,8 @@ def _check_layers(layout: Layout, layers: Layers | None, built: Built) -> None:
         )
     if built.outline.whole:
         raise InputError(
-            f"{TARGET}: pipeline must be 1, since input {built.outline.whole[0]} has no row a sample"
+            f"{TARGET}: pipeline must be 1, since input {built.outline.whole[0]} has no row "
+            f"a sample"
         )
 
 
@@ -101,8 +109,8 @@ def _remarks(layout: Layout, cut: TensorCut | None, built: Built) -> Iterator[st
     """What the script does in another way than the plan says."""
     if cut is not None and cut.head:
         yield (
-            f"The scores of {cut.head} are gathered before the loss, where the plan adds up sums of "
-            f"each rank's tokens."
+            f"The scores of {cut.head} are gathered before the loss, where the plan adds up "
+            f"sums of each rank's tokens."
         )
     if cut is not None and layout.sequence and layout.pipeline > 1:
         yield "Between stages all ranks of a team send whole rows, where the plan sends their own."
@@ -112,9 +120,9 @@ def _remarks(layout: Layout, cut: TensorCut | None, built: Built) -> Iterator[st
             "schedule takes gradients of weights later than FSDP2 lets go of these."
         )
     if layout.pipeline > 1 and layout.zero == 2:
-        yield "Gradients are divided once a step (ZeRO 1): pipelines of torch sum them at the end."
+        yield "Gradients are divided once a step (ZeRO 1): torch's pipelines sum them at the end."
     if built.outline.tied and layout.pipeline > 1:
-        yield "Weights that the first and the last stage share are summed after backward, not in it."
+        yield "Gradients of weights that stages share are added up after backward, not in it."
 
 
 def _precision(graph: Graph) -> str:
@@ -128,7 +136,9 @@ def _precision(graph: Graph) -> str:
 def _optimizer(graph: Graph) -> str:
     kinds = {k for k, p in zip(graph.kind, graph.phase, strict=True) if p == Phase.UPDATE}
     for name, words in _OPTIMIZERS.items():
-        if any(kind.strip("_").removeprefix("fused_").removeprefix("mixed-") == name for kind in kinds):
+        if any(
+            kind.strip("_").removeprefix("fused_").removeprefix("mixed-") == name for kind in kinds
+        ):
             return words
     return _OPTIMIZERS["adamw"]
 
