@@ -24,7 +24,7 @@ pytest.importorskip("google.protobuf", reason="traces are decoded by protobuf")
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.internal.decoder import _DecodeVarint32  # type: ignore
 
-SHAPE = "gpt:hidden=64,heads=4,layers=4,sequence=32"
+SHAPE = "llama:hidden=64,heads=4,layers=4,sequence=32,intermediate=128"
 FIELDS = {
     "AttributeProto": {
         "name": (1, "string"), "double_val": (3, "double"), "int32_val": (7, "int32"),
