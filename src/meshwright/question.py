@@ -2,6 +2,7 @@
 types of the program and hand these on; decide nothing else."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -58,16 +59,17 @@ def audit(
 
 
 @checked
-def export(answer: Answer, target: str, folder: str | Path) -> Exported:
+def export(answer: Answer, target: str, folder: str | Path, *, model: str = "") -> Exported:
     """Write the plan of an answer as files of another program.
 
-    `target` is one that `meshwright export --help` lists; `folder` may exist or not. What cannot be
-    expressed there is in `left_out` of what is returned, and in EXPORT.md with what it costs.
+    `target` is one that `meshwright export --help` lists; `folder` may exist or not. `model` names
+    the code of the model, for targets that need it. What cannot be expressed there is in
+    `left_out` of what is returned, and in EXPORT.md with what it costs.
     """
     need_type(answer, Answer, "answer", "an Answer, as `meshwright.plan` gives it")
     if answer.plan is None or answer.request is None:
         raise InputError(f"answer: must have a plan and its request, got {answer!r:.200}")
-    exported = export_plan(answer.request, answer.plan, target)
+    exported = export_plan(replace(answer.request, model=model), answer.plan, target)
     write_files(exported, Path(folder))
     return exported
 

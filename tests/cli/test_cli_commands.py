@@ -3,9 +3,9 @@
 import shlex
 from dataclasses import replace
 
-from meshwright.cli.commands import launch_commands
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster, Link
+from meshwright.export.launch.command import launch_commands
 from slurm import play_srun, seen_by_task
 from small import connected
 

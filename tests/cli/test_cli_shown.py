@@ -8,8 +8,8 @@ import pytest
 from cli_runner import refusal, run
 
 import meshwright as mw
-from meshwright.cli.commands import launch_commands
 from meshwright.cluster.catalogue import find_cluster
+from meshwright.export.launch.command import launch_commands
 from meshwright.graph.build import GraphBuilder
 from meshwright.search.method.name import ENTRIES
 from meshwright.search.method.table import METHODS

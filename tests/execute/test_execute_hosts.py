@@ -24,10 +24,10 @@ from places import FACTORIES, Place, save_plan, saved_steps
 from small_models import Language
 from small_plans import data_plan, pipeline_plan
 
-from meshwright.cli.commands import launch_commands
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.execute.launch import find_free_port
+from meshwright.export.launch.command import launch_commands
 from meshwright.graph.graph import Graph
 from meshwright.network.testbed import apply as testbed_apply
 from meshwright.plan.plan import Plan, ScheduleKind

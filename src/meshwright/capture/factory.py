@@ -33,7 +33,7 @@ def run_factory(
     `loss`: the name of a function that comes before the factory's own.
     """
     wanted = {"batch": batch, "sequence": sequence, "precision": precision}
-    known = _keywords(import_function(name))
+    known = keywords(name)
     given = {key: value for key, value in wanted.items() if value is not None}
     for key, value in given.items():
         if key not in known and key != "batch":
@@ -63,9 +63,10 @@ def call_factory(name: str, *args: Any, **kwargs: Any) -> Any:
         raise InputError(f"{quoted(name)}: raised {type(error).__name__}: {error}") from error
 
 
-def _keywords(function: Any) -> dict[str, bool]:
-    """The arguments that can be given by name, and whether each must be; none where Python does not
-    know."""
+def keywords(name: str) -> dict[str, bool]:
+    """The arguments that can be given by name to a function of the user, and whether each must be;
+    none where Python does not know."""
+    function = import_function(name)
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

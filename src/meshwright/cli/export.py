@@ -1,6 +1,7 @@
 """`meshwright export`: a plan as files of other programs, or the weights of a checkpoint."""
 
 from argparse import Namespace
+from dataclasses import replace
 
 from meshwright.cli.console import print_json, print_line
 from meshwright.cli.exit_code import ExitCode
@@ -22,7 +23,8 @@ def run_export(arguments: Namespace) -> int:
     planned = read_planned(arguments.source)
     if planned.plan is None:
         raise InputError(f"{arguments.source}: has no plan to export; none that fits was found")
-    exported = export_plan(planned.request, planned.plan, arguments.target)
+    request = replace(planned.request, model=arguments.model)
+    exported = export_plan(request, planned.plan, arguments.target)
     paths = write_files(exported, arguments.output)
     if arguments.json:
         print_json(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshwright.cli.commands import launch_commands, without
+from meshwright.cli.commands import without
 from meshwright.cli.console import print_line
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder
@@ -34,6 +34,7 @@ from meshwright.execute.environment import (
 )
 from meshwright.execute.process import die_with_parent
 from meshwright.execute.runnable import check_runnable, check_step, check_trainable
+from meshwright.export.launch.command import launch_commands
 from meshwright.files import write_bytes
 from meshwright.function import check_function
 from meshwright.graph.fuse import may_be_fused

@@ -31,3 +31,8 @@ class Exported:
 def text_writer(text: str) -> Writer:
     """What writes a text, ending in one line break."""
     return partial(write_bytes, data=(text.rstrip("\n") + "\n").encode())
+
+
+def bytes_writer(content: bytes) -> Writer:
+    """What writes a file with this content."""
+    return partial(write_bytes, data=content)

@@ -11,6 +11,9 @@ TARGETS: Mapping[str, str] = MappingProxyType(
         "megatron": "a script with Megatron-LM's arguments",
         "deepspeed": "DeepSpeed's JSON",
         "accelerate": "accelerate's YAML, with FSDP2",
+        "pytorch": "a script for torchrun in plain PyTorch (FSDP2, DTensor, pipelining), and files "
+        "that start it",
+        "chakra": "Chakra's execution traces, a file a rank, for ASTRA-sim",
     }
 )
 """What is written, for people, by the name that `meshwright export --to` takes."""

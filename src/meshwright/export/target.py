@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from meshwright.export.chakra.write import write_chakra
 from meshwright.export.config.accelerate import write_accelerate
 from meshwright.export.config.deepspeed import write_deepspeed
 from meshwright.export.config.megatron.write import write_megatron
 from meshwright.export.config.torchtitan.write import write_torchtitan
 from meshwright.export.exported import Exported
+from meshwright.export.pytorch.write import write_script
 from meshwright.plan.plan import Plan
 from meshwright.plan.request import Request
 
@@ -20,6 +22,8 @@ WRITERS: Mapping[str, Write] = MappingProxyType(
         "megatron": write_megatron,
         "deepspeed": write_deepspeed,
         "accelerate": write_accelerate,
+        "pytorch": write_script,
+        "chakra": write_chakra,
     }
 )
 """By name, as `export.name` has them."""

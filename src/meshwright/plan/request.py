@@ -29,3 +29,6 @@ class Request:
     """A search may end when nothing can be faster by more than this part of the bound."""
     runtime: str = MESHWRIGHT.name
     """Who will run the plan, as `RUNTIMES` has them."""
+    model: str = ""
+    """What the graph is of, by the name that its code has: a model of the zoo or a
+    package.module:factory; empty: not known."""

@@ -2,11 +2,12 @@
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 
 from meshwright.capture.workload import Workload
-from meshwright.capture.zoo.language import language_recipes
+from meshwright.capture.zoo.language import Config, Family, language_recipes
 from meshwright.capture.zoo.own import own_recipes
 from meshwright.errors import InputError
 from meshwright.zoo import table
@@ -48,6 +49,16 @@ def build(
     return Workload(
         name=name, model=module, args=args, kwargs=kwargs, loss=None, batch=choice.batch
     )
+
+
+def recipe_settings(name: str) -> tuple[Family, Config] | None:
+    """The classes of transformers and the configuration that a model of the zoo is made of; None:
+    it is made of this package's own modules, or of none."""
+    made = next((each.make for each in language_recipes() if each.name == name), None)
+    if not isinstance(made, partial):
+        return None
+    family, config = made.args
+    return family, config
 
 
 @contextlib.contextmanager

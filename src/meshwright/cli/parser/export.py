@@ -44,6 +44,13 @@ def add_export(commands: Any) -> None:
     parser.add_argument(
         "-o", dest="output", type=Path, required=True, metavar="OUT", help="where to write"
     )
+    parser.add_argument(
+        "--model",
+        default="",
+        metavar="MODEL",
+        help="what the plan is of, for --to pytorch: package.module:factory, or a model of the zoo "
+        "that transformers has (default: by the name of the plan's graph)",
+    )
     add_json(parser)
 
 
