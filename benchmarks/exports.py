@@ -186,9 +186,11 @@ def check_toml(path: Path) -> Callable[[Path, Any], dict[str, Any]]:
 
     def check(folder: Path, case: Any) -> dict[str, Any]:
         document, made = tomllib.loads((folder / "torchtitan.toml").read_text()), {}
-        kinds = {each.name: each.default_factory for each in fields(module.JobConfig)}
+        kinds: dict[str, Any] = {
+            each.name: each.default_factory for each in fields(module.JobConfig)
+        }
         for name, section in document.items():
-            made[name] = kinds[name](**section)  # type: ignore[misc]
+            made[name] = kinds[name](**section)
         own, read = made["parallelism"], case["read"]
         return {
             "tensor": (own.tensor_parallel_degree, read["tensor"]),
@@ -270,7 +272,7 @@ def _import_megatron(checkout: Path) -> tuple[Callable[..., Any], Callable[..., 
 
 def main() -> None:
     """Write or check, and print a line a file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, metavar="DIR")
     parser.add_argument("--check", type=Path, metavar="DIR")
     parser.add_argument("--megatron", type=Path, metavar="FOLDER")

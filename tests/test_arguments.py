@@ -14,10 +14,12 @@ GRAPH, CLUSTER = mw.load_graph("mlp"), mw.cluster("cpu-x1")
 PLAN = mw.Plan(parts=(mw.Part(ops=GRAPH.op_names, devices=(CLUSTER.devices[0].name,)),))
 PLANNED = mw.plan(GRAPH, CLUSTER, method="single", budget_seconds=0.1)
 USUAL: dict[str, dict[str, Any]] = {
+    "audit": {"config": "nowhere", "cluster": CLUSTER},
     "capture": {"model": None},
     "capture_model": {"name": "mlp"},
     "cluster": {"source": CLUSTER},
     "explain": {"answer": "nowhere"},
+    "export": {"answer": PLANNED, "target": "megatron", "folder": "nowhere"},
     "load_graph": {"source": GRAPH},
     "master_weights": {"params": ()},
     "open_engine": {"name": "one"},

@@ -64,9 +64,10 @@ def read_planned(path: Path) -> Planned:
             graph=graph, cluster=cluster, method=asked.method.partition(":")[0],
             runtime=asked.runtime,
         ) if record is None else _make_request(record, graph, cluster)  # fmt: skip
+        scope: Any = request.scope  # which a search knows the type of
         check_request(
             graph, request.method, request.seed, request.budget_seconds, request.sharing,
-            request.microbatches, request.scope,
+            request.microbatches, scope,
         )  # fmt: skip
     except InputError as error:
         raise InputError(f"{file}: {error}") from None

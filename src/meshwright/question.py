@@ -7,7 +7,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from meshwright.argument import checked, need_type, read_choice
+from meshwright.argument import checked, need_one_of, need_type, read_choice
 from meshwright.audit.audit import Audit
 from meshwright.audit.load import audit_file
 from meshwright.change.read import read_changes
@@ -17,6 +17,7 @@ from meshwright.errors import InputError
 from meshwright.explain.explain import SIMULATIONS, explain_plan, need_request
 from meshwright.explain.explanation import Explanation
 from meshwright.export.exported import Exported
+from meshwright.export.name import TARGETS
 from meshwright.export.write import export_plan, write_files
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
@@ -47,6 +48,8 @@ def audit(
     `plan`; None takes the one that the file states. `batch` and `microbatches` say what the file
     does not.
     """
+    need_type(config, (str, Path), "config", "the path of a configuration")
+    need_type(model, (str, Path, Graph, type(None)), "model", "a model's name, a Graph or None")
     return audit_file(
         Path(config),
         model,
@@ -67,6 +70,8 @@ def export(answer: Answer, target: str, folder: str | Path, *, model: str = "") 
     `left_out` of what is returned, and in EXPORT.md with what it costs.
     """
     need_type(answer, Answer, "answer", "an Answer, as `meshwright.plan` gives it")
+    need_one_of(target, tuple(TARGETS), "target")
+    need_type(folder, (str, Path), "folder", "the path of a folder")
     if answer.plan is None or answer.request is None:
         raise InputError(f"answer: must have a plan and its request, got {answer!r:.200}")
     exported = export_plan(replace(answer.request, model=model), answer.plan, target)

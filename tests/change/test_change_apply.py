@@ -211,7 +211,7 @@ def test_pcie_stays_pcie() -> None:
         (POD, "without", "*", "without: must leave a host, got all 2"),
         (POD, "hosts", "-2", "hosts: must be a whole number from 1, got 0 in place of 2"),
         (POD, "devices", "+3", "devices: must be whole hosts, multiples of 4, got 11"),
-        (POD, "devices", "5", "devices: must be whole hosts (of 4 devices), got 5 of 8"),
+        (POD, "devices", "5", "devices: must be whole hosts (of 4 each), got 5 of 8"),
         (POD, "devices", "20000", "devices: must be at most 16,384, got 20,000"),
         (POD, "devices", "0.3x", "devices: must be a whole number from 1, got 2.4 in place of 8"),
         (MIXED, "hosts", "+1", "must say which one a new one is like, such as --hosts p100-host1"),

@@ -106,7 +106,7 @@ def test_a_line_lets_go_of_what_was_sent() -> None:
 def test_an_error_of_what_follows_reaches_who_waits() -> None:
     line, slow = LaneQueue(), Slow()
     work = line.add(lambda: slow)
-    work.then(lambda: 1 // 0)  # type: ignore[arg-type]
+    work.then(lambda: 1 // 0)
     slow.may_end.set()
     with pytest.raises(ZeroDivisionError):
         work.wait()

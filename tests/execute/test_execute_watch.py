@@ -18,7 +18,8 @@ import torch.distributed as dist
 from forked import processes
 
 from meshwright.execute.fault import read_reports
-from meshwright.execute.watch import NOBODY, Store, Watch
+from meshwright.execute.progress import NOBODY
+from meshwright.execute.watch import Store, Watch
 
 STALL = 1.0
 BOUND = 3.0

@@ -37,7 +37,7 @@ def test_the_page_prices_what_is_left_out() -> None:
     exported = export_plan(request, plan, "deepspeed")
     assert exported.left_out == (
         "schedule gpipe: stages run 1f1b",
-        "1, 3 layers a stage: 2, 2, as many in each",
+        "layers by stage, 1, 3: 2, 2, as many in each",
     )
     assert exported.plan is not None
     assert exported.plan.degrees(request.graph, request.cluster).layers == ()  # type: ignore[union-attr]

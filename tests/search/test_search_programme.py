@@ -28,7 +28,8 @@ from meshwright.search.method.quickp.programme.data import (
     num_parallel_pairs,
     reachability,
 )
-from meshwright.search.method.quickp.programme.programme import Status, keeps_to, solve_programme
+from meshwright.search.method.quickp.programme.model import Status
+from meshwright.search.method.quickp.programme.programme import keeps_to, solve_programme
 from meshwright.search.order.list_schedule import order_seconds
 from meshwright.search.solver import run_solver
 from small import connected, dag

@@ -4,6 +4,7 @@ one, and refuses a file and a model that contradict each other."""
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from meshwright.audit.audit import Audit, audit_setup
 from meshwright.cluster.cluster import Cluster
@@ -46,7 +47,8 @@ def with_said(setup: Setup, batch: int | None, microbatches: int | None) -> Setu
             continue
         if own and name in setup.origins:
             raise InputError(f"{setup.origins[name]}: is {own}, but --{name} says {value}")
-        setup = replace(setup, **{name: value})
+        said: dict[str, Any] = {name: value}
+        setup = replace(setup, **said)
     return setup
 
 

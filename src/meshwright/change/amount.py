@@ -24,7 +24,7 @@ class Amount:
     def __post_init__(self) -> None:
         given = [each for each in (self.factor, self.value) if each is not None]
         if len(given) != 1:
-            raise InputError(f"amount: must be a factor or a value, got {len(given)} of them")
+            raise InputError(f"amount: must be a factor or a value, got {len(given):,} of them")
         if not 0 < given[0] < math.inf:
             raise InputError(f"amount: must be positive and finite, got {given[0]}")
 

@@ -115,7 +115,7 @@ def _take(
         return keep_devices(cluster, wanted)
     sizes = list(dict.fromkeys(str(len(make)) for make in makes.values()))
     raise InputError(
-        f"devices: must be whole hosts (of {some(sizes)} devices), got {wanted:,} of "
+        f"devices: must be whole hosts (of {some(sizes)} each), got {wanted:,} of "
         f"{cluster.num_devices:,}"
     )
 

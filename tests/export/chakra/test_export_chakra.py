@@ -21,8 +21,12 @@ from meshwright.program.program import Kind
 from meshwright.simulate.simulate import simulate
 
 pytest.importorskip("google.protobuf", reason="traces are decoded by protobuf")
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.internal.decoder import _DecodeVarint32  # type: ignore
+from google.protobuf import (
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+)
+from google.protobuf.internal.decoder import _DecodeVarint32
 
 SHAPE = "llama:hidden=64,heads=4,layers=4,sequence=32,intermediate=128"
 FIELDS = {
@@ -64,7 +68,8 @@ def messages() -> dict[str, Any]:
 
 
 def read_trace(path: Path) -> tuple[Any, list[Any]]:
-    content, place, found = path.read_bytes(), 0, []
+    found: list[Any] = []
+    content, place = path.read_bytes(), 0
     while place < len(content):
         size, place = _DecodeVarint32(content, place)
         name = "Node" if found else "GlobalMetadata"

@@ -32,7 +32,7 @@ def bert(batch: int = 8) -> Any:
     config = transformers.BertConfig(
         vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=4, intermediate_size=64,
         num_attention_heads=4, max_position_embeddings=32, hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0, tie_word_embeddings=False,
     )  # fmt: skip
     return with_labels(transformers.BertForMaskedLM(config), batch)
 
@@ -68,7 +68,8 @@ class Block(nn.Module):
         )
         z = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.o(z.transpose(1, 2).flatten(2))
-        return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+        made: torch.Tensor = x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+        return made
 
 
 class GPT(nn.Module):

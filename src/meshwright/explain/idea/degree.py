@@ -74,7 +74,8 @@ def _widened(plan: Plan, factors: dict[str, float]) -> Plan:
             raise InputError(f"{min(widths, key=lambda name: widths[name])}: must be at least 1")
         sequence = part.sequence and widths.get("tensor", part.tensor) > 1
         keys = part.keys if widths.get("context", part.context) > 1 else Keys.GATHERED
-        parts.append(replace(part, **widths, shares=(), sequence=sequence, keys=keys))
+        changed: dict[str, Any] = {**widths, "shares": (), "sequence": sequence, "keys": keys}
+        parts.append(replace(part, **changed))
     return replace(plan, parts=tuple(parts))
 
 
@@ -99,7 +100,7 @@ def _across_stages(graph: Graph, cluster: Cluster, plan: Plan, degrees: Degrees)
         for pods in sorted({1, degrees.data} - {degrees.pods}):
             near = "replicas" if pods == 1 else "stages"
             yield Idea(
-                decision=f"{degrees.pods} of {degrees.data} replicas in pods of their own",
+                decision=f"{degrees.pods} of {degrees.data:,} replicas in pods of their own",
                 change=f"{near} next to each other",
                 make=partial(of, {"pods": pods}),
             )

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Floats, Ints, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.explain.neighbour import Idea
@@ -50,7 +50,7 @@ def move_ideas(graph: Graph, cluster: Cluster, plan: Plan) -> list[Idea]:
     return ideas
 
 
-def _unit_seconds(instance: Instance, device_of_op: Ints) -> Floats:
+def _unit_seconds(instance: Instance, device_of_op: Longs) -> Floats:
     """What each group of ops takes where it is."""
     ops = np.arange(instance.num_ops)
     own = instance.seconds[ops, instance.type_of[device_of_op]]
@@ -123,7 +123,7 @@ def _ideas_of_part(cluster: Cluster, plan: Plan, number: int, *, is_plain: bool)
 
 
 def _few(devices: Sequence[str]) -> str:
-    return devices[0] if len(devices) == 1 else f"{len(devices)} devices"
+    return devices[0] if len(devices) == 1 else f"{len(devices):,} devices"
 
 
 def _on_devices(

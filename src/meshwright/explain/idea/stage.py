@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Floats, Ints, Longs
 from meshwright.errors import InputError
 from meshwright.explain.neighbour import Idea
 from meshwright.graph.graph import Graph
@@ -55,7 +55,7 @@ def _layer_ideas(
 def _describe_stage(stack: Stack, stage: int, stage_of_layer: Ints) -> str:
     own = np.flatnonzero(stage_of_layer == stage)
     names = list(dict.fromkeys((stack.layer_name(int(own[0])), stack.layer_name(int(own[-1])))))
-    count = "1 layer" if len(own) == 1 else f"{len(own)} layers"
+    count = "1 layer" if len(own) == 1 else f"{len(own):,} layers"
     return f"stage {stage} has {count} ({' to '.join(names)})"
 
 
@@ -71,7 +71,7 @@ def _with_layers(stack: Stack, plan: Plan, stage_of_layer: Ints) -> Plan:
 
 
 def _block_ideas(
-    graph: Graph, plan: Plan, stage_of_op: Ints, order: Sequence[int]
+    graph: Graph, plan: Plan, stage_of_op: Longs, order: Sequence[int]
 ) -> Iterator[Idea]:
     """A block at the end of a stage may go to the next one if nothing after it stays behind."""
     try:
@@ -91,13 +91,13 @@ def _block_ideas(
             first = graph.op_names[int(np.flatnonzero(blocks.block_of_op == block)[0])]
             count = int((blocks.block_of_op == block).sum())
             yield Idea(
-                decision=f"stage {target} has {int((stage_of_op == target).sum())} ops",
-                change=f"{count} ops more ({first} and its own) from stage {source}",
+                decision=f"stage {target} has {int((stage_of_op == target).sum()):,} ops",
+                change=f"{count:,} ops more ({first} and its own) from stage {source}",
                 make=partial(_with_ops, graph, plan, moved[blocks.block_of_op]),
             )
 
 
-def _free_block(blocks: Blocks, stage_of_block: Ints, stage: int, *, is_end: bool) -> int:
+def _free_block(blocks: Blocks, stage_of_block: Longs, stage: int, *, is_end: bool) -> int:
     """The last block of a stage that none of its own comes after, or the first that none comes
     before."""
     held = {
@@ -109,7 +109,7 @@ def _free_block(blocks: Blocks, stage_of_block: Ints, stage: int, *, is_end: boo
     return int(free[-1] if is_end else free[0])
 
 
-def _with_ops(graph: Graph, plan: Plan, stage_of_op: Ints) -> Plan:
+def _with_ops(graph: Graph, plan: Plan, stage_of_op: Longs) -> Plan:
     parts = []
     for number, part in enumerate(plan.parts):
         ops = tuple(graph.op_names[op] for op in np.flatnonzero(stage_of_op == number).tolist())

@@ -168,5 +168,5 @@ def _parts(
         yield NodeType.COMPUTE, {"num_ops": round(flops * share)}
 
 
-def _transfer(source: int, target: int, task: int, size: Attributes) -> Attributes:
+def _transfer(source: int, target: int, task: int, size: Mapping[str, int]) -> Attributes:
     return {"comm_src": source, "comm_dst": target, "comm_tag": task, **size}

@@ -74,7 +74,7 @@ def narrow(setup: Setup) -> tuple[Setup, list[str]]:
         setup = _without_pipeline(setup, left_out)
     setup = one_stage_a_device(without_spread(setup, left_out), left_out)
     if setup.expert > 1:
-        left_out.append(f"{setup.expert} replicas that share experts: each holds all of them")
+        left_out.append(f"{setup.expert:,} replicas that share experts: each holds all of them")
         setup = replace(setup, expert=1)
     if setup.sequence_parallel:
         left_out.append("sequence parallelism: members of a team have all rows between products")
@@ -95,8 +95,8 @@ def narrow(setup: Setup) -> tuple[Setup, list[str]]:
         left_out.append(f"precision {setup.precision}: the script gives the model its type")
     if setup.microbatches > 1:
         left_out.append(
-            f"{setup.microbatches} microbatches of {setup.samples} samples a device: the script "
-            f"says them, and `meshwright audit --microbatches {setup.microbatches}`"
+            f"{setup.microbatches:,} microbatches of {setup.samples:,} samples a device: the "
+            f"script says them, and `meshwright audit --microbatches {setup.microbatches}`"
         )
     return setup, left_out
 
@@ -107,11 +107,12 @@ def _without_pipeline(setup: Setup, left_out: list[str]) -> Setup:
     samples = min(setup.samples, setup.batch // data)
     if not samples or setup.batch % data:
         raise InputError(
-            f"pipeline: accelerate has none, and {data} replicas cannot share {setup.batch} samples"
+            f"pipeline: accelerate has none, and {data:,} replicas cannot share "
+            f"{setup.batch:,} samples"
         )
     while setup.batch // data % samples:
         samples -= 1
-    left_out.append(f"pipeline of {setup.pipeline} stages: {data} replicas with ZeRO 3")
+    left_out.append(f"pipeline of {setup.pipeline:,} stages: {data:,} replicas with ZeRO 3")
     return replace(
         setup,
         data=data,
@@ -242,7 +243,7 @@ def _fsdp_remarks(settings: Settings, replicate: int, shard: int, heads: int) ->
     if replicate > 1 and shard > 1:
         yield (
             f"{settings.place(f'{_AXIS}dp_replicate_size')}: predicted as if weights were divided "
-            f"over all {replicate * shard} replicas"
+            f"over all {replicate * shard:,} replicas"
         )
     if heads > 1:
         yield f"{settings.place(f'{_AXIS}sp_size')}: exchanges heads, predicted as gathered keys"

@@ -78,7 +78,9 @@ def narrow(setup: Setup) -> tuple[Setup, list[str]]:
     setup = one_stage_a_device(without_spread(setup, left_out), left_out)
     even = _even_blocks(setup)
     if setup.blocks != even:
-        left_out.append(f"{_listed(setup.blocks)} layers a stage: {_listed(even)}, as many in each")
+        left_out.append(
+            f"layers by stage, {_listed(setup.blocks)}: {_listed(even)}, as many in each"
+        )
         setup = replace(setup, blocks=even)
     if setup.pipeline > 1 and setup.zero > 1:
         left_out.append(f"ZeRO {setup.zero} in a pipeline: ZeRO 1")

@@ -24,7 +24,7 @@ def one_stage_a_device(setup: Setup, left_out: list[str]) -> Setup:
     if setup.schedule is not ScheduleKind.ONE_F_ONE_B:
         left_out.append(f"schedule {setup.schedule}: stages run {ScheduleKind.ONE_F_ONE_B}")
     if setup.chunks > 1:
-        left_out.append(f"{setup.chunks} stages a device: one, which has the layers of all")
+        left_out.append(f"{setup.chunks:,} stages a device: one, which has the layers of all")
     return replace(
         setup,
         schedule=ScheduleKind.ONE_F_ONE_B,

@@ -97,8 +97,8 @@ def _refuse(plan: Plan) -> None:
     """Refuse what would train in another way, or not at all."""
     if len(plan.parts) > 1 and plan.schedule is None:
         raise InputError(
-            f"{TARGET}: must have one part or a pipeline's stages, got {len(plan.parts)} parts of "
-            f"single ops, which PyTorch's modules have no way to place"
+            f"{TARGET}: must have one part or a pipeline's stages, got {len(plan.parts):,} parts "
+            f"of single ops, which PyTorch's modules have no way to place"
         )
     for name, what in (("context", "tokens"), ("expert", "experts")):
         widest = max(getattr(part, name) for part in plan.parts)
@@ -116,7 +116,7 @@ def _refuse(plan: Plan) -> None:
                 f"{' and '.join(map(str, found))}; give `plan` the degrees (--tensor, --data, ...)"
             )
     if len(first.devices) != first.num_replicas * first.tensor:
-        raise InputError(f"{TARGET}: devices must be replicas x tensor, got {len(first.devices)}")
+        raise InputError(f"{TARGET}: devices must be replicas x tensor, got {len(first.devices):,}")
 
 
 def _leave_out(plan: Plan) -> tuple[Plan, tuple[str, ...]]:

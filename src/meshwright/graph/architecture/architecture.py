@@ -67,8 +67,8 @@ def build_model(
     sizes = {k: v for k, v in options.items() if not isinstance(v, bool | str)}
     precision = precision or model.PRECISION
     check_sizes(architecture, sizes, precision, optimizer, model.PRECISIONS)
-    for word, known in model.WORDS.items():
-        check_choice(architecture, word, options[word], known)
+    for word, choices in model.WORDS.items():
+        check_choice(architecture, word, options[word], choices)
 
     def record(samples: int, layers: int) -> StepTape:
         tape = StepTape(precision)

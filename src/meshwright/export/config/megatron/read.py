@@ -161,7 +161,7 @@ def _layout_stages(settings: Settings, pipeline: int) -> tuple[int, tuple[int, .
         raise settings.error(key, f"stages must be a multiple of the {pipeline} pipeline ranks")
     num_layers = settings.number("num-layers")
     if num_layers and sum(blocks) != num_layers:
-        raise settings.error(key, f"must have the {num_layers} layers of --num-layers")
+        raise settings.error(key, f"must have the {num_layers:,} layers of --num-layers")
     return len(blocks) // pipeline, blocks
 
 
@@ -173,7 +173,7 @@ def _accounted(
     if rest:
         raise settings.error(
             "num-layers",
-            f"with embedding and loss accounted for, must be a multiple of {num_stages} stages",
+            f"with embedding and loss accounted for, must be a multiple of {num_stages:,} stages",
         )
     blocks = [each] * num_stages
     blocks[0] -= embedding
@@ -194,7 +194,7 @@ def _outer(
         raise settings.error(
             "num-layers",
             f"with {outer[0]} in the first and {outer[1]} in the last, must divide over "
-            f"{pipeline} ranks of {chunks} stages",
+            f"{pipeline:,} ranks of {chunks:,} stages",
         )
     return tuple(count // chunks for _ in range(chunks) for count in ranks)
 

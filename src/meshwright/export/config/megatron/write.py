@@ -66,7 +66,7 @@ def narrow(setup: Setup) -> tuple[Setup, list[str]]:
         left_out.append(f"schedule {setup.schedule}: stages run {others}")
         setup = replace(setup, schedule=others)
     if setup.chunks > 1 and not can_interleave(setup.microbatches, setup.pipeline):
-        left_out.append(f"{setup.chunks} stages a device: one, which has the layers of all")
+        left_out.append(f"{setup.chunks:,} stages a device: one, which has the layers of all")
         blocks = [
             sum(setup.blocks[first : first + setup.chunks])
             for first in range(0, len(setup.blocks), setup.chunks)

@@ -209,7 +209,7 @@ def _stages(
     if stages:
         blocks = _listed_blocks(settings, key)
         if len(blocks) % pipeline:
-            raise settings.error(key, f"must have a multiple of {pipeline} stages")
+            raise settings.error(key, f"must have a multiple of {pipeline:,} stages")
         return kind, blocks, len(blocks) // pipeline
     blocks, chunks = _counted_blocks(settings, pipeline, flavour, has_several=has_several)
     return kind, blocks, chunks
@@ -251,7 +251,7 @@ def _counted_blocks(
         if num_stages % pipeline:
             raise settings.error(
                 f"{_P}pipeline_parallel_layers_per_stage",
-                f"must give a multiple of {pipeline} stages, gives {num_stages}",
+                f"must give a multiple of {pipeline:,} stages, gives {num_stages}",
             )
         chunks = num_stages // pipeline
     size, more = divmod(whole, pipeline * chunks)

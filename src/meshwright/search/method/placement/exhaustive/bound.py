@@ -83,7 +83,7 @@ def _find_twins(instance: Instance, sharing: str) -> Iterator[tuple[int, int]]:
 
 def _are_alike(instance: Instance, sharing: str, one: int, other: int) -> bool:
     """Whether nothing changes when all ops of two devices change places."""
-    cluster, number = instance.cluster, np.arange(instance.num_devices)
+    cluster, number = instance.cluster, np.arange(instance.num_devices, dtype=np.int32)
     swapped = number.copy()
     swapped[[one, other]] = other, one
     values = cluster.type_of, cluster.memory_bytes
