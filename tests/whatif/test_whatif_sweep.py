@@ -126,7 +126,7 @@ def test_a_batch_grows_with_the_devices() -> None:
 def test_points_that_cannot_be_are_notes() -> None:
     found = mw.sweep("mlp", "dgx1-x2", method="data", devices="9,8", workers=1)
     assert [each.outcome.num_devices for each in found.points] == [8]
-    assert found.notes == ("devices 9: devices: must be whole hosts (of 8 devices), got 9 of 16",)
+    assert found.notes == ("devices 9: devices: must be whole hosts (of 8 each), got 9 of 16",)
 
 
 @pytest.mark.parametrize(
