@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.errors import InputError
 from meshwright.export.config.describe import describe_plan
 from meshwright.export.config.program import PROGRAMS, Program
 from meshwright.export.config.setup import Setup, plan_setup
 from meshwright.graph.graph import Graph
-from meshwright.graph.stack.find import find_layers
+from meshwright.graph.stack.find import has_layers
 from meshwright.plan.answer import Answer
 from meshwright.plan.facts import HybridFacts
 from meshwright.plan.plan import Plan
@@ -105,11 +104,11 @@ def audit_setup(
     answer = find_plan(
         sized,
         cluster,
-        method="hybrid" if _has_layers(sized) else "data",
+        method="hybrid" if has_layers(sized) else "data",
         seed=seed,
         budget_seconds=budget_seconds,
-        scope=_scope(program) if _has_layers(sized) else None,
-        runtime=setup.runtime if _has_layers(sized) else planned.plan.runtime,
+        scope=_scope(program) if has_layers(sized) else None,
+        runtime=setup.runtime if has_layers(sized) else planned.plan.runtime,
         progress=progress,
     )
     request = answer.request or Request(graph=sized, cluster=cluster)
@@ -124,14 +123,6 @@ def audit_setup(
         changes=() if best is None else _find_changes(program, request, present, best),
         left_out=left_out,
     )
-
-
-def _has_layers(graph: Graph) -> bool:
-    try:
-        find_layers(graph)
-    except InputError:
-        return False
-    return True
 
 
 def _scope(program: Program) -> Scope:

@@ -7,9 +7,8 @@ from typing import Any
 from meshwright.cluster.cluster import Cluster
 from meshwright.compiled import announced_compilation
 from meshwright.cost.runtime import MESHWRIGHT
-from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
-from meshwright.graph.stack.find import find_layers
+from meshwright.graph.stack.find import has_layers
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import place_ops
 from meshwright.plan.request import Request
@@ -160,7 +159,7 @@ def _choose(method: str, graph: Graph, cluster: Cluster, runtime: str) -> _Choic
     reason = memory_bound(graph, cluster)
     if method != "auto":
         return _Choice(names=(method,), refusal=reason)
-    if not _has_layers(graph):
+    if not has_layers(graph):
         whole = tuple(name for name in SEARCHES if name not in LAYERED)
         return _Choice(names=whole, refusal=reason)
     if reason is not None:
@@ -174,14 +173,6 @@ def _choose(method: str, graph: Graph, cluster: Cluster, runtime: str) -> _Choic
     else:
         return _Choice(names=tuple(SEARCHES))
     return _Choice(names=("hybrid",), note=f"only hybrid was tried: {note}")
-
-
-def _has_layers(graph: Graph) -> bool:
-    try:
-        find_layers(graph)
-    except InputError:
-        return False
-    return True
 
 
 def _compile_kernels(names: Sequence[str], *, allocates: bool) -> None:

@@ -11,7 +11,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.explain.neighbour import Idea
 from meshwright.graph.graph import Graph
-from meshwright.graph.stack.find import find_layers
+from meshwright.graph.stack.find import has_layers
 from meshwright.plan.degrees import Degrees
 from meshwright.plan.describe import span, words
 from meshwright.plan.part import Keys, Part, Recompute, Schedule, ScheduleKind, Sync
@@ -24,7 +24,7 @@ _WIDTHS = ("tensor", "context", "data")
 
 def width_ideas(graph: Graph, cluster: Cluster, plan: Plan) -> list[Idea]:
     """Each degree doubled while another is halved, on the same devices."""
-    if not _has_layers(graph):
+    if not has_layers(graph):
         return []
     degrees = plan.degrees(graph, cluster)
     ideas = list(_within_stages(plan))
@@ -176,7 +176,7 @@ def _scheduled(plan: Plan, kind: ScheduleKind, microbatches: int) -> Plan:
 def memory_ideas(graph: Graph, plan: Plan) -> list[Idea]:
     """What is kept, computed again or divided: other recomputation, ZeRO and sequence parallelism
     of all stages alike."""
-    if not _has_layers(graph) or any(part.sync is not Sync.ALL_REDUCE for part in plan.parts):
+    if not has_layers(graph) or any(part.sync is not Sync.ALL_REDUCE for part in plan.parts):
         return []
     parts = plan.parts
     ideas = [
@@ -214,11 +214,3 @@ def _all_parts(plan: Plan, decision: str, change: str, name: str, value: object)
         return replace(plan, parts=tuple(parts))
 
     return Idea(decision=decision, change=change, make=make)
-
-
-def _has_layers(graph: Graph) -> bool:
-    try:
-        find_layers(graph)
-    except InputError:
-        return False
-    return True

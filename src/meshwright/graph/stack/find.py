@@ -55,6 +55,15 @@ def find_layers(graph: Graph) -> Stack:
     )
 
 
+def has_layers(graph: Graph) -> bool:
+    """Whether the graph is a chain of layers, some of which repeat."""
+    try:
+        find_layers(graph)
+    except InputError:
+        return False
+    return True
+
+
 def find_tokens(graph: Graph) -> int:
     """How many tokens a sample has in the layers that repeat; zero: not known."""
     kinds = find_layers(graph).kinds
