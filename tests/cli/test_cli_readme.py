@@ -46,7 +46,7 @@ def run_in(folder: Path, words: list[str]) -> str:
 
 
 def test_every_command_is_known() -> None:
-    known = {"scripts/demo", "scripts/test", "meshwright", "python", "bash"}
+    known = {"scripts/demo", "scripts/test", "meshwright", "python"}
     assert {words[0] for words in commands()} <= known
     assert ["scripts/demo"] in commands()
     assert ["scripts/test"] in commands()
