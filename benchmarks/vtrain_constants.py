@@ -109,7 +109,7 @@ class KernelTimes:
         work, batch, number = self._work(kind), kind.graph.batch, len(self._rest)
         graph = work.graph
         team = Team(tensor=tensor)
-        columns = divide(work, Widths.of([team, team], [samples, batch], batch))
+        columns = divide(work, Widths.of([(team, samples), (team, batch)], batch))
         is_product = np.array([KINDS.get(each) == Math.MATMUL for each in graph.kind])
         is_product &= (columns["flops"] > 0).all(axis=0) & (graph.calls > 0)
         chosen = np.flatnonzero(is_product & (graph.product_count > 0))

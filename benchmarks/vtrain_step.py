@@ -63,7 +63,7 @@ def _forward(model: _Model, layers: int) -> Value:
     places = tape.weight("embedding.position", shape.sequence * hidden)
     ids = tape.input(tokens, INT64)
     x = embedding(tape, "embedding.word", words, ids, tokens * hidden)
-    (order,) = tape.run_plain("embedding", "arange", (), [(shape.sequence, INT64)])
+    order = tape.make_plain("embedding", "arange", (), (shape.sequence, INT64))
     y = embedding(tape, "embedding.position", places, order, shape.sequence * hidden)
     x = dropout(tape, "embedding", add_broadcast(tape, "embedding", x, y))
     x = tape.repeat("layers", layers, partial(_layer, model), x)

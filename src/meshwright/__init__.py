@@ -53,35 +53,23 @@ __all__ = [
     "training",
 ]
 
-_HOME = {
-    "Allocation": "meshwright.plan.part",
-    "Answer": "meshwright.plan.answer",
-    "Cluster": "meshwright.cluster.cluster",
-    "Degrees": "meshwright.plan.degrees",
-    "Discipline": "meshwright.plan.part",
-    "Graph": "meshwright.graph.graph",
-    "InputError": "meshwright.errors",
-    "Keys": "meshwright.plan.part",
-    "MeshwrightError": "meshwright.errors",
-    "NonFiniteError": "meshwright.errors",
-    "Part": "meshwright.plan.part",
-    "PipelineScope": "meshwright.search.method.pipeline.scope",
-    "Plan": "meshwright.plan.plan",
-    "Profile": "meshwright.profile.profile",
-    "QuickpScope": "meshwright.search.method.quickp.scope",
-    "Recompute": "meshwright.plan.part",
-    "Schedule": "meshwright.plan.part",
-    "ScheduleKind": "meshwright.plan.part",
-    "Scope": "meshwright.search.method.hybrid.scope",
-    "Sync": "meshwright.plan.part",
-    "Timeline": "meshwright.simulate.timeline",
-    "load_graph": "meshwright.source",
-    "master_weights": "meshwright.api",
-    "open_engine": "meshwright.api",
-    "read_profile": "meshwright.profile.profile",
-    "schema": "meshwright.api",
-    "training": "meshwright.api",
+_NAMES = {
+    "api": "master_weights open_engine schema training",
+    "cluster.cluster": "Cluster",
+    "errors": "InputError MeshwrightError NonFiniteError",
+    "graph.graph": "Graph",
+    "plan.answer": "Answer",
+    "plan.degrees": "Degrees",
+    "plan.part": "Allocation Discipline Keys Part Recompute Schedule ScheduleKind Sync",
+    "plan.plan": "Plan",
+    "profile.profile": "Profile read_profile",
+    "search.method.hybrid.scope": "Scope",
+    "search.method.pipeline.scope": "PipelineScope",
+    "search.method.quickp.scope": "QuickpScope",
+    "simulate.timeline": "Timeline",
+    "source": "load_graph",
 }
+_HOME = {name: f"meshwright.{home}" for home, names in _NAMES.items() for name in names.split()}
 """Where each public name is defined, but for the functions that share a subpackage's name."""
 
 if TYPE_CHECKING:

@@ -73,6 +73,15 @@ def broken_rule(
     return f"must be at least {least:g}" if value < least else ""
 
 
+def need_quantity(
+    value: float, what: str, *, least: float = 0.0, most: float = MOST, is_positive: bool = False
+) -> None:
+    """Refuse a quantity that breaks a rule; `what` it is begins the message."""
+    rule = broken_rule(value, least=least, most=most, is_positive=is_positive)
+    if rule:
+        raise InputError(f"{what} {rule}, got {value}")
+
+
 def parse_bytes(value: float | str, what: str) -> float:
     """80e9, "80 GB" or "80 GiB" as bytes; `what` names the field in the error."""
     return _parse(value, what, _find_size, "a size such as '80 GiB'")
@@ -179,11 +188,16 @@ def format_percent(share: float) -> str:
     return f"{float(f'{100 * share:.3g}'):,g} %" if abs(share) >= 1e-6 else "0 %"
 
 
+def _scaled(value: float, unit: str) -> str:
+    """With the largest decimal prefix that leaves one or more."""
+    scales = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+    scale, prefix = next((each for each in scales if value >= each[0]), (1.0, ""))
+    return f"{format_number(value / scale)} {prefix}{unit}"
+
+
 def format_flops(flops: float) -> str:
     """14340.0 -> '14.34 kFLOP'; from 1e12 on in TFLOP."""
-    scales = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-    scale, prefix = next((each for each in scales if flops >= each[0]), (1.0, ""))
-    return f"{format_number(flops / scale)} {prefix}FLOP"
+    return _scaled(flops, "FLOP")
 
 
 def format_bytes(size: float) -> str:
@@ -209,7 +223,4 @@ def format_seconds(seconds: float) -> str:
 
 def format_rate(bytes_per_second: float) -> str:
     """5e10 -> '50 GB/s'."""
-    for scale, unit in ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
-        if bytes_per_second >= scale:
-            return f"{format_number(bytes_per_second / scale)} {unit}"
-    return f"{format_number(bytes_per_second)} B/s"
+    return _scaled(bytes_per_second, "B/s")

@@ -8,7 +8,7 @@ import pytest
 
 from meshwright.cli.entry import main
 from meshwright.cluster.build import fully_connected
-from meshwright.cluster.file import read_cluster, write_cluster
+from meshwright.cluster.file import read_cluster
 from meshwright.errors import InputWarning
 
 TEXT = """format: meshwright.cluster
@@ -64,7 +64,7 @@ def test_arguments_of_builders_are_doubted(tmp_path: Path) -> None:
 
 def test_many_links_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "four.json"
-    write_cluster(fully_connected(num_devices=4, device_type="h100", bytes_per_second=1.0), path)
+    fully_connected(num_devices=4, device_type="h100", bytes_per_second=1.0).save(path)
     with pytest.warns(InputWarning, match="'host0.0' -> .* and 11 more: bytes_per_") as caught:
         read_cluster(path)
     assert len(caught) == 1

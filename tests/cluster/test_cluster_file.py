@@ -11,7 +11,7 @@ import yaml
 
 from meshwright.cluster.catalogue import find_cluster, list_clusters
 from meshwright.cluster.cluster import Cluster, CollectiveTable
-from meshwright.cluster.file import decode_cluster, read_cluster, write_cluster
+from meshwright.cluster.file import decode_cluster, read_cluster
 from meshwright.errors import InputError
 
 EXPLICIT: dict[str, Any] = {
@@ -78,13 +78,6 @@ def test_a_saved_cluster_comes_back_exactly(tmp_path: Path, name: str, suffix: s
     cluster.save(path)
     assert_same(cluster, Cluster.load(path))
     assert_same(cluster, read_cluster(path))
-
-
-def test_write_cluster_is_save(tmp_path: Path) -> None:
-    cluster = find_cluster("h100-x2")
-    write_cluster(cluster, tmp_path / "one.json")
-    cluster.save(tmp_path / "other.json")
-    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "other.json").read_bytes()
 
 
 def test_human_units_are_read() -> None:

@@ -126,7 +126,7 @@ def test_members_together_do_all_that_is_divided_and_no_more(model: str, team: T
     """FLOPs of divided ops, times the members, are the layer's."""
     for kind in STACKS[model].kinds:
         work = find_work(kind)
-        columns = divide(work, Widths.of([team], [SAMPLES], kind.graph.batch))
+        columns = divide(work, Widths.of([(team, SAMPLES)], kind.graph.batch))
         divided = work.role != Role.WHOLE
         grows = work.graph.fixed_flops == 0
         whole = work.graph.scaled("flops", SAMPLES)
@@ -141,7 +141,7 @@ def test_products_do_the_flops_of_their_sizes(model: str, team: Team) -> None:
     """Where 2 m n k says what a product takes, it does so for a member's share, too."""
     kind = STACKS[model].kinds[1]
     work = find_work(kind)
-    columns = divide(work, Widths.of([team], [SAMPLES], kind.graph.batch))
+    columns = divide(work, Widths.of([(team, SAMPLES)], kind.graph.batch))
     sizes = [columns[f"product_{name}"][0] for name in ("rows", "columns", "depth", "count")]
     counted = 2 * sizes[0] * sizes[1] * sizes[2] * sizes[3]
     names = np.array(work.graph.kind)

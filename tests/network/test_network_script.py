@@ -377,7 +377,9 @@ def test_ingress_filters_of_others_may_stay(space: Space, tmp_path: Path) -> Non
 
 
 def test_what_fails_halfway_leaves_nothing(space: Space, tmp_path: Path) -> None:
-    write_scripts([example_host()], "tc", tmp_path / "out", "nonsense")
+    host = example_host()
+    text = script_text(host, "tc", "apply", route_options="nonsense")
+    (tmp_path / "out" / host.host / "apply.sh").write_text(text, encoding="utf-8")
     before = space.snapshot()
     done = space.run(*script(tmp_path, "apply"), code=3)
     assert "nonsense" in done.stderr

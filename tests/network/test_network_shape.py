@@ -14,14 +14,13 @@ from network_example import (
 )
 
 from meshwright.cluster.cluster import Cluster, Device, Link
-from meshwright.cluster.interface import Interface
+from meshwright.cluster.interface import Interface, check_interface_name
 from meshwright.errors import InputError
 from meshwright.network.shape import (
     HostNetwork,
     Queue,
     ShapedInterface,
     check_host,
-    check_interface_name,
     shape_network,
 )
 from meshwright.plan.plan import Allocation
@@ -248,7 +247,7 @@ def test_hostile_names_of_hosts_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", [*HOSTILE, "all", "default", "sixteen-letters-"])
 def test_hostile_names_of_interfaces_are_refused(name: str) -> None:
     with pytest.raises(InputError):
-        check_interface_name(name)
+        check_interface_name(name, "name")
     good = example_host().interfaces[0]
     with pytest.raises(InputError):
         replace(good, name=name)

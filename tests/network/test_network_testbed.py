@@ -420,7 +420,7 @@ def test_without_iproute2_it_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_a_testbed_that_is_not_up_has_no_hosts(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="testbed 'mw': is not up"):
-        apply.host_address("mw", "h0", tmp_path)
+        apply.find_host("mw", "h0", tmp_path)
 
 
 # From here on namespaces are made.
@@ -476,12 +476,12 @@ def test_ranks_find_their_hosts(name: str, tmp_path: Path) -> None:
         (first, second) = apply.rank_prefixes(name, ["h1", "h0"], tmp_path)
         assert first[1:] == ["netns", "exec", testbed.hosts[1].namespace]
         assert second[-1] == testbed.hosts[0].namespace
-        address = apply.host_address(name, "h1", tmp_path)
+        address = apply.find_host(name, "h1", tmp_path).address
         shown = subprocess.run(
             [*first, "ip", "-brief", "address"], capture_output=True, text=True, timeout=10
         )
         (line,) = (each for each in shown.stdout.splitlines() if address in each)
-        assert line.startswith(apply.interface(name, "h1", tmp_path))
+        assert line.startswith(apply.find_host(name, "h1", tmp_path).interface)
         with pytest.raises(InputError, match="has no host 'h2', only h0, h1"):
             apply.rank_prefixes(name, ["h2"], tmp_path)
 

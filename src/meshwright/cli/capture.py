@@ -17,20 +17,13 @@ from meshwright.units import format_bytes, format_count, format_flops
 
 def run_capture(arguments: Namespace) -> int:
     """Capture a training step and write it as a graph file."""
-    if ":" in arguments.model:
-        remark(f"importing and calling {arguments.model}")
     graph = capture_model(
         arguments.model,
-        arguments.optimizer,
-        arguments.autocast,
-        arguments.batch,
-        sequence=arguments.sequence,
-        precision=arguments.precision,
+        **step_words(arguments),
         profiles=arguments.profiles,
         compile=arguments.compile,
         untie=arguments.untie,
         inference=arguments.inference,
-        loss=arguments.loss_function,
         threads=rank_threads(),
         use_cache=arguments.use_cache,
         say=remark,
@@ -49,6 +42,14 @@ def run_capture(arguments: Namespace) -> int:
         if arguments.profiles:
             remark(_describe_measured(graph))
     return ExitCode.DONE
+
+
+def step_words(arguments: Namespace) -> dict[str, Any]:
+    """What the options say of the step of a model; that code of the user is run is said."""
+    if ":" in arguments.model:
+        remark(f"importing and calling {arguments.model}")
+    words = ("optimizer", "autocast", "batch", "sequence", "precision")
+    return {word: getattr(arguments, word) for word in words} | {"loss": arguments.loss_function}
 
 
 def count_measured(graph: Graph) -> dict[str, int]:

@@ -11,7 +11,12 @@ from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.machine import load_cluster_here, remark_cpu
 from meshwright.cli.schema import show_schema
 from meshwright.cli.sheet import print_table
-from meshwright.cli.summary.cluster import check_cluster, list_devices
+from meshwright.cli.summary.cluster import (
+    check_cluster,
+    count_parts,
+    device_document,
+    list_devices,
+)
 from meshwright.cluster.catalogue import list_clusters
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.level import levels
@@ -48,13 +53,11 @@ def run_cluster(arguments: Namespace) -> int:
 def cluster_document(cluster: Cluster) -> dict[str, Any]:
     """What a cluster is made of, in numbers."""
     counts = Counter(device.type for device in cluster.devices)
-    document: dict[str, Any] = {
-        "name": cluster.name,
-        "devices": cluster.num_devices,
-        "hosts": len(cluster.hosts),
-        "switches": len(cluster.switches),
-        "links": len(cluster.links),
-        "types": [_type_document(cluster, name, counts[name]) for name in cluster.type_names],
+    document = count_parts(cluster) | {
+        "types": [
+            {"name": name, "devices": counts[name], **device_document(cluster.types[name])}
+            for name in cluster.type_names
+        ]
     }
     if 1 < cluster.num_devices <= MAX_PAIRWISE_DEVICES:
         others = ~np.eye(cluster.num_devices, dtype=bool)
@@ -72,18 +75,6 @@ def cluster_document(cluster: Cluster) -> dict[str, Any]:
             ],
         }
     return document
-
-
-def _type_document(cluster: Cluster, name: str, count: int) -> dict[str, Any]:
-    kind = cluster.types[name]
-    return {
-        "name": name,
-        "devices": count,
-        "memory_bytes": kind.memory_bytes,
-        "memory_bytes_per_second": kind.memory_bytes_per_second,
-        "flops_per_second": dict(kind.flops_per_second),
-        "source": kind.source,
-    }
 
 
 def _list(*, is_json: bool) -> None:

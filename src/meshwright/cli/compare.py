@@ -78,7 +78,16 @@ def run_compare(arguments: Namespace) -> int:
 
 
 def _read_case(arguments: Namespace) -> _Case:
-    _refuse_emulated_costs(arguments, run := _read_run(arguments.run))
+    is_folder = os.path.isdir(arguments.run)
+    run = Run.load(arguments.run / RUN_FILE if is_folder else arguments.run)
+    for name in ("write_graph", "write_profile"):
+        # Emulated devices have waited for predicted times: writing these back would prove them.
+        if run.is_emulated and getattr(arguments, name) is not None:
+            raise InputError(
+                f"--{name.replace('_', '-')}: must be given a run that computed, but "
+                f"{arguments.run} was emulated; its communication can be written with "
+                f"--write-cluster"
+            )
     graph, cluster, plan = read_plan_folder(arguments.plan)
     own = arguments.run / PLAN_FILE
     if own.is_file():
@@ -107,21 +116,6 @@ def _stands_for(plan: Plan, ran: Plan) -> bool:
     )
 
 
-def _read_run(path: Path) -> Run:
-    return Run.load(path / RUN_FILE if os.path.isdir(path) else path)
-
-
-def _refuse_emulated_costs(arguments: Namespace, run: Run) -> None:
-    """Emulated devices have waited for predicted times: writing these back would prove them."""
-    asked = arguments.write_graph, arguments.write_profile
-    if run.is_emulated and asked != (None, None):
-        name = "--write-graph" if asked[0] is not None else "--write-profile"
-        raise InputError(
-            f"{name}: must be given a run that computed, but {arguments.run} was emulated; its "
-            f"communication can be written with --write-cluster"
-        )
-
-
 def _write_back(arguments: Namespace, case: _Case) -> float | None:
     """Write measured costs; returns the step time predicted with them, None if none are used."""
     graph, cluster = case.graph, case.cluster
@@ -133,17 +127,16 @@ def _write_back(arguments: Namespace, case: _Case) -> float | None:
     if arguments.write_cluster is not None:
         cluster = calibrated_cluster(cluster, case.measured)
         cluster.save(arguments.write_cluster)
-        if _network_of(cluster) == _network_of(case.cluster):
+        before, after = (
+            (each.links, each.hop_bytes_per_second) for each in (case.cluster, cluster)
+        )
+        if before == after:
             remark(
                 "no transfer had its route to itself for long enough: the links stay as they were"
             )
     if graph is case.graph and cluster is case.cluster:
         return None
     return simulate(graph, cluster, case.plan).step_seconds
-
-
-def _network_of(cluster: Cluster) -> tuple[object, ...]:
-    return cluster.links, cluster.hop_bytes_per_second
 
 
 def _write_profile(path: Path, case: _Case) -> None:

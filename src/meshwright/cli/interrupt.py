@@ -1,10 +1,11 @@
 """Ctrl-C: notice it, or hold it back for a moment."""
 
 import signal
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
+
+from meshwright.signals import handled_signals, held_signals
 
 
 class Notice:
@@ -26,27 +27,10 @@ def noticed_interrupt() -> Iterator[Notice]:
         notice.was_pressed = True
         signal.default_int_handler(number, frame)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield notice  # no other thread receives signals
-        return
-    before = signal.signal(signal.SIGINT, handle)
-    try:
+    with handled_signals(handle, signal.SIGINT):
         yield notice
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
-@contextmanager
-def held_interrupt() -> Iterator[None]:
+def held_interrupt() -> AbstractContextManager[None]:
     """Within this, Ctrl-C waits until the end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    caught: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _frame: caught.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if caught:
-            signal.raise_signal(signal.SIGINT)
+    return held_signals(signal.SIGINT)

@@ -24,7 +24,9 @@ from meshwright.units import format_percent
 def run_network(arguments: Namespace) -> int:
     """Show, write or run the configuration of a plan."""
     _check_options(arguments)
-    networks = shape_plan(arguments.plan)
+    graph, cluster, plan = read_plan_folder(arguments.plan)
+    resolve(graph, cluster, plan)  # a plan for another cluster is refused
+    networks = shape_network(cluster, plan)
     if arguments.verb is not None:
         return _run_here(arguments, networks)
     if arguments.output is not None:
@@ -36,13 +38,6 @@ def run_network(arguments: Namespace) -> int:
     if arguments.output is not None:
         remark(f"wrote scripts for {len(networks):,} hosts to {arguments.output}")
     return ExitCode.DONE
-
-
-def shape_plan(path: Path) -> tuple[HostNetwork, ...]:
-    """What hosts have to do for the plan in a folder or file."""
-    graph, cluster, plan = read_plan_folder(path)
-    resolve(graph, cluster, plan)  # a plan for another cluster is refused
-    return shape_network(cluster, plan)
 
 
 def _check_options(arguments: Namespace) -> None:

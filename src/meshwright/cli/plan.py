@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from meshwright.api import load_graph, open_engine, simulate
+from meshwright.api import open_engine, simulate
 from meshwright.cli.commands import next_commands
 from meshwright.cli.console import make_console, print_json, print_line
 from meshwright.cli.exit_code import ExitCode
@@ -19,6 +19,7 @@ from meshwright.cli.machine import load_cluster_here, remark_cpu
 from meshwright.cli.parser.degrees import LIMITS
 from meshwright.cli.parser.plan import PIPELINE_OPTIONS, QUICKP_OPTIONS
 from meshwright.cli.progress import shown_progress
+from meshwright.cli.simulate import load_step
 from meshwright.cli.summary.answer import show_answer
 from meshwright.cli.summary.device import Detail
 from meshwright.cluster.cluster import Cluster
@@ -56,14 +57,7 @@ def run_plan(arguments: Namespace) -> int:
     """Search for a plan, write it when asked to, and show it."""
     if arguments.output is not None:
         check_folder(arguments.output)
-    graph = load_graph(
-        arguments.graph,
-        arguments.batch,
-        precision=arguments.precision,
-        compile=arguments.compile,
-        foreach=arguments.foreach,
-        say=remark,
-    )
+    graph = load_step(arguments.graph, arguments)
     cluster = load_cluster_here(arguments.cluster)
     answer, was_interrupted = _search(arguments, graph, cluster)
     remark_cpu(cluster)

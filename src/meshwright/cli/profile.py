@@ -3,11 +3,12 @@
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from meshwright.cli.capture import step_words
 from meshwright.cli.console import print_json
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.interrupt import held_interrupt
@@ -38,15 +39,15 @@ MOST_SPREAD = 0.25
 """Times of a quiet machine lie closer together, of a step as a whole."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Profiled:
     """The kernel calls that were measured, and those that failed."""
 
-    calls: Mapping[str, float]
-    spread: Mapping[str, float]
+    calls: dict[str, float] = field(default_factory=dict)
+    spread: dict[str, float] = field(default_factory=dict)
     """By call the seconds that its runs spread over."""
-    failed: Mapping[str, str]
-    was_interrupted: bool
+    failed: dict[str, str] = field(default_factory=dict)
+    was_interrupted: bool = False
 
 
 def run_profile(arguments: Namespace) -> int:
@@ -70,7 +71,7 @@ def run_profile(arguments: Namespace) -> int:
     name, software = device_name(device), device_software(device)
     kind = arguments.device_type or (CPU if device.type == CPU else find_device_type(name))
     check_device_type(kind)
-    calls = _trace(arguments)
+    calls = step_calls(arguments.model, **step_words(arguments))
     table = before.find(kind, software)
     known = {} if table is None or arguments.again else table.calls
     wanted = Counter({call: count for call, count in calls.items() if call not in known})
@@ -104,37 +105,21 @@ def _read_output(path: Path) -> Profile:
     return Profile()
 
 
-def _trace(arguments: Namespace) -> Counter[str]:
-    if ":" in arguments.model:
-        remark(f"importing and calling {arguments.model}")
-    return step_calls(
-        arguments.model,
-        arguments.optimizer,
-        arguments.autocast,
-        arguments.batch,
-        sequence=arguments.sequence,
-        precision=arguments.precision,
-        loss=arguments.loss_function,
-    )
-
-
 def _collect(
     timed: "Iterable[tuple[str, TimedCall | str]]", total: int, progress: Callable[[str], None]
 ) -> _Profiled:
     """Take in results as they come; Ctrl-C ends it, and what was measured stays."""
-    calls: dict[str, float] = {}
-    spread: dict[str, float] = {}
-    failed: dict[str, str] = {}
+    found = _Profiled()
     try:
         for number, (call, result) in enumerate(timed, 1):
             if isinstance(result, str):
-                failed[call] = result
+                found.failed[call] = result
             else:
-                calls[call], spread[call] = result
+                found.calls[call], found.spread[call] = result
             progress(f"{number} of {total:,} calls, last {op_of(call)}")
     except KeyboardInterrupt:
-        return _Profiled(calls, spread, failed, was_interrupted=True)
-    return _Profiled(calls, spread, failed, was_interrupted=False)
+        found.was_interrupted = True
+    return found
 
 
 def _report(
@@ -166,13 +151,15 @@ def _report(
         )
         _warn_of_spread(calls, found)
         return
+    threads = software.get("threads")
+    on_threads = "" if threads is None else f", with {format_count(int(threads), 'thread')}"
     remark(
         f"{arguments.output}: has times on {kind} of {len(timed)} of {len(calls)} distinct calls, "
         f"{len(found.calls)} of them timed now"
     )
     remark(
         f"{sum(timed.values())} of the {calls.total():,} calls of a step take "
-        f"{format_seconds(seconds)}, one after another{_on_threads(software)}"
+        f"{format_seconds(seconds)}, one after another{on_threads}"
     )
     _describe_spread(calls, found)
     _warn_of_spread(calls, found)
@@ -181,11 +168,6 @@ def _report(
         say(f"{len(reasons)} could not be run by themselves: {some(reasons, _SHOWN_FAILURES)}")
     if found.was_interrupted:
         say("interrupted; the same command goes on where it stopped")
-
-
-def _on_threads(software: Mapping[str, str]) -> str:
-    threads = software.get("threads")
-    return "" if threads is None else f", with {format_count(int(threads), 'thread')}"
 
 
 def _total_spread(calls: Counter[str], found: _Profiled) -> float | None:

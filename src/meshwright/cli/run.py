@@ -10,7 +10,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -44,8 +44,7 @@ from meshwright.network.script import Kind as Network
 from meshwright.network.testbed.apply import (
     built,
     check_machine,
-    host_address,
-    interfaces,
+    find_host,
     rank_prefixes,
 )
 from meshwright.network.testbed.testbed import check_name
@@ -188,12 +187,9 @@ def _print_commands(arguments: Namespace, graph: Graph, cluster: Cluster, plan: 
     is for those who start them."""
     check_runnable(graph, cluster, plan)
     devices = _used_devices(graph, cluster, plan)
-    if arguments.script:
-        words = shlex.split(arguments.script)
-    else:
-        words = ["-m", "meshwright", *without(sys.argv[1:], "--master", "--restarts")]
-    lines = launch_commands(cluster, devices, words, arguments.master, arguments.restarts)
-    for line in lines:
+    own = ["-m", "meshwright", *without(sys.argv[1:], "--master", "--restarts")]
+    words = shlex.split(arguments.script) if arguments.script else own
+    for line in launch_commands(cluster, devices, words, arguments.master, arguments.restarts):
         print_line(line)
     return ExitCode.DONE
 
@@ -225,7 +221,7 @@ def _start_ranks(arguments: Namespace, hosts: Sequence[str], testbed: str | None
             len(hosts),
             prefixes=rank_commands(hosts, testbed),
             environment={"TORCH_CPP_LOG_LEVEL": "ERROR", REPORT: str(report)},
-            master_address=host_address(testbed, hosts[0]) if testbed else "127.0.0.1",
+            master_address=find_host(testbed, hosts[0]).address if testbed else "127.0.0.1",
             max_restarts=arguments.restarts,
             stop_seconds=arguments.stall if keeps and arguments.model else 0.0,
             guard=guard,
@@ -249,7 +245,7 @@ def rank_commands(hosts: Sequence[str], testbed: str | None) -> list[list[str]]:
     found = []
     for host, entry in zip(hosts, entries, strict=True):
         # On the loopback all hosts are one, whatever interfaces theirs have.
-        names = [each.name for each in interfaces(testbed, host)] if testbed else []
+        names = [each.name for each in find_host(testbed, host).interfaces] if testbed else []
         variables = {
             HOST: host,
             INTERFACE: names[0] if names else os.environ.get(INTERFACE, LOOPBACK),
@@ -324,17 +320,13 @@ def _settings(arguments: Namespace) -> "Settings":
         is_measured=arguments.emulate or arguments.output is not None,
         log=arguments.log,
         tensorboard=arguments.tensorboard,
-        data=_find_data(arguments.data),
-        validation=_find_data(arguments.validation),
+        data=find_function("data", arguments.data) if arguments.data else None,
+        validation=find_function("data", arguments.validation) if arguments.validation else None,
         validate_every=arguments.validate_every,
         shuffles=arguments.shuffle,
         num_workers=arguments.workers,
         callbacks=shown_steps(arguments),
     )
-
-
-def _find_data(name: str | None) -> "Callable[[], Any] | None":
-    return find_function("data", name) if name else None
 
 
 def _in_ops(

@@ -15,6 +15,7 @@ from meshwright.cli.summary.answer import show_simulation
 from meshwright.cli.summary.device import Detail
 from meshwright.errors import InputError
 from meshwright.export.perfetto.trace import write_trace
+from meshwright.graph.graph import Graph
 from meshwright.message import remark, say
 from meshwright.plan.plan import Plan
 from meshwright.planned import GRAPH_FILE, beside_plan, read_cluster_beside, read_plan
@@ -29,14 +30,7 @@ def run_simulate(arguments: Namespace) -> int:
         raise InputError("simulate: a plan by its degrees needs a model and --cluster")
     if source is None:
         source = beside_plan(arguments.plan, GRAPH_FILE)
-    graph = load_graph(
-        source,
-        arguments.batch,
-        precision=arguments.precision,
-        compile=arguments.compile,
-        foreach=arguments.foreach,
-        say=remark,
-    )
+    graph = load_step(source, arguments)
     cluster = read_cluster_beside(arguments.plan) if name is None else load_cluster_here(name)
     if degrees:
         plan = Plan.from_degrees(graph, cluster, **degrees)
@@ -71,6 +65,18 @@ def run_simulate(arguments: Namespace) -> int:
     if not document["fits"]:
         say("the plan does not fit into its devices' memory")
     return ExitCode.DONE
+
+
+def load_step(source: str, arguments: Namespace) -> Graph:
+    """The step that options ask for of a model or a graph file."""
+    return load_graph(
+        source,
+        arguments.batch,
+        precision=arguments.precision,
+        compile=arguments.compile,
+        foreach=arguments.foreach,
+        say=remark,
+    )
 
 
 def _given_degrees(arguments: Namespace) -> dict[str, Any]:

@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -30,6 +29,7 @@ from meshwright.network.testbed.apply import (
 from meshwright.network.testbed.testbed import Testbed, check_name, plan_testbed
 from meshwright.plan.plan import Plan
 from meshwright.planned import read_plan_folder
+from meshwright.signals import handled_signals
 
 VARIABLE = "MESHWRIGHT_TESTBED"
 """Tells `meshwright run` inside of `testbed run` in which testbed to place its ranks."""
@@ -45,13 +45,10 @@ def run_testbed(arguments: Namespace) -> int:
         return _up(arguments)
     if arguments.action == "run":
         return _run(arguments)
-    namespaces = remove(arguments.name)
-    remark(f"testbed {quoted(arguments.name)}: {_down_text(len(namespaces))}")
+    count = len(remove(arguments.name))
+    done = f"took {count} namespaces down" if count else "was not up"
+    remark(f"testbed {quoted(arguments.name)}: {done}")
     return ExitCode.DONE
-
-
-def _down_text(num_namespaces: int) -> str:
-    return f"took {num_namespaces} namespaces down" if num_namespaces else "was not up"
 
 
 def read_request(source: str) -> tuple[Cluster, Plan | None]:
@@ -159,20 +156,14 @@ def _forwarded_signals(process: "subprocess.Popen[bytes]") -> Iterator[None]:
     def kill(_number: int, _frame: FrameType | None) -> None:
         process.kill()
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), forward)
-    before = {
-        number: signal.signal(number, handler)
-        for number, handler in {**handlers, signal.SIGALRM: kill}.items()
-    }
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with (
+        handled_signals(kill, signal.SIGALRM),
+        handled_signals(forward, signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
+    ):
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _is_foreground() -> bool:

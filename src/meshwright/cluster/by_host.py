@@ -13,16 +13,10 @@ from meshwright.cluster.document import decode_types
 from meshwright.cluster.form import HostDocument, HostsDocument, RackDocument
 from meshwright.cluster.part import MAX_DEVICES
 from meshwright.errors import InputError, quoted
-from meshwright.files import Fields
 from meshwright.units import parse_bytes_per_second, parse_seconds
 
 _COUNTED = re.compile(r"\s*(?:([0-9]+)\s*[xX*\u00d7]\s*)?(.*?)\s*", re.DOTALL)
 """'8 x ' and what there are eight of; without a number there is one."""
-
-
-def read_hosts(fields: Fields) -> HostsDocument:
-    """A document of the short form, checked field by field."""
-    return HostsDocument(**{name: fields.read(name) for name in HostsDocument.__struct_fields__})
 
 
 def decode_hosts(read: HostsDocument) -> Cluster:

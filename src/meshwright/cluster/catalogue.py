@@ -19,7 +19,7 @@ from meshwright.cluster.part import MAX_DEVICES
 from meshwright.errors import InputError, quoted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CatalogueEntry:
     """A name, or a family of names, that `find_cluster` knows."""
 
@@ -27,32 +27,35 @@ class CatalogueEntry:
     """The name with its parameters in angle brackets."""
     example: str
     description: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Family:
-    """An entry with the expression that reads its names and the function that builds them."""
-
-    entry: CatalogueEntry
     expression: str
+    """Reads the names of the family."""
     build: Callable[[Mapping[str, str]], Cluster]
+    """Makes a cluster of what the expression has read; the whole name is its `name`."""
 
 
 def list_clusters() -> tuple[CatalogueEntry, ...]:
     """Every family of names, in the order in which they are tried."""
-    return tuple(family.entry for family in _FAMILIES)
+    return _FAMILIES
 
 
 def find_cluster(name: str) -> Cluster:
     """The cluster of a catalogue name; an unknown name is refused with the nearest known ones."""
+    found = _build(name)
+    if found is None:
+        raise InputError(f"no cluster {quoted(name)} in the catalogue; {_nearest(name)}")
+    return found
+
+
+def _build(name: str) -> Cluster | None:
     for family in _FAMILIES:
         match = re.fullmatch(family.expression, name, flags=re.ASCII)
         if match is not None:
+            text = {key: text or "" for key, text in match.groupdict().items()}
             try:
-                return family.build({key: text or "" for key, text in match.groupdict().items()})
+                return family.build(text | {"name": name})
             except InputError as error:
                 raise InputError(f"cluster {quoted(name)}: {error}") from None
-    raise InputError(f"no cluster {quoted(name)} in the catalogue; {_nearest(name)}")
+    return None
 
 
 def load_cluster(source: str | Path | Cluster) -> Cluster:
@@ -66,8 +69,8 @@ def load_cluster(source: str | Path | Cluster) -> Cluster:
     if os.path.exists(source) and not os.path.isdir(source):
         return read_cluster(source)
     name = str(source)
-    if any(re.fullmatch(family.expression, name, flags=re.ASCII) for family in _FAMILIES):
-        return find_cluster(name)
+    if (found := _build(name)) is not None:
+        return found
     if os.path.isdir(source):
         raise InputError(f"{quoted(name)}: must be a cluster file, is a folder")
     raise InputError(
@@ -78,7 +81,7 @@ def load_cluster(source: str | Path | Cluster) -> Cluster:
 def _nearest(name: str) -> str:
     """The known names most like this one; a type's name alone counts as one device of it."""
     types = [f"{kind}-x{count}" for kind in DEVICE_TYPES for count in (1, 2, 4, 8)]
-    known = dict.fromkeys([*types, *(family.entry.example for family in _FAMILIES)])
+    known = dict.fromkeys([*types, *(family.example for family in _FAMILIES)])
     near = difflib.get_close_matches(name[:80].lower(), known, n=3, cutoff=0.6)
     return (
         f"did you mean {', '.join(near)}?" if near else "'meshwright cluster list' lists its names"
@@ -118,20 +121,18 @@ def _ratio(text: str) -> float:
 
 
 def _hierarchical(text: Mapping[str, str]) -> Cluster:
-    devices_per_host, *branching = _shape(text["shape"])
+    devices, *branching = _shape(text["shape"])
+    ratios = [_ratio(text["ratio"])] * (len(branching) - 1)
     return build.hierarchical(
-        devices_per_host=devices_per_host,
-        branching=branching,
-        oversubscription=[_ratio(text["ratio"])] * (len(branching) - 1),
-        name=text["name"],
+        devices_per_host=devices, branching=branching, oversubscription=ratios, name=text["name"]
     )
 
 
 def _spine_leaf(text: Mapping[str, str]) -> Cluster:
-    num_spines, num_leaves, hosts, devices = _shape(text["shape"])
+    spines, leaves, hosts, devices = _shape(text["shape"])
     return build.spine_leaf(
-        num_spines=num_spines,
-        num_leaves=num_leaves,
+        num_spines=spines,
+        num_leaves=leaves,
         hosts_per_leaf=hosts,
         devices_per_host=devices,
         oversubscription=_ratio(text["ratio"]),
@@ -140,12 +141,9 @@ def _spine_leaf(text: Mapping[str, str]) -> Cluster:
 
 
 def _multi_rail(text: Mapping[str, str]) -> Cluster:
-    num_hosts, devices_per_host, num_rails = _shape(text["shape"])
+    hosts, devices, rails = _shape(text["shape"])
     return build.multi_rail(
-        num_hosts=num_hosts,
-        devices_per_host=devices_per_host,
-        num_rails=num_rails,
-        name=text["name"],
+        num_hosts=hosts, devices_per_host=devices, num_rails=rails, name=text["name"]
     )
 
 
@@ -161,28 +159,17 @@ def _rail_servers(text: Mapping[str, str]) -> Cluster:
     )
 
 
-def _family(
-    pattern: str,
-    example: str,
-    description: str,
-    expression: str,
-    builder: Callable[[Mapping[str, str]], Cluster],
-) -> _Family:
-    entry = CatalogueEntry(pattern=pattern, example=example, description=description)
-    return _Family(entry=entry, expression=f"(?P<name>{expression})", build=builder)
-
-
 _N = r"[0-9]+"
 _RATIO = r"(-o(?P<ratio>[0-9]+(\.[0-9]+)?))?"
 _TYPE = "|".join(re.escape(name) for name in DEVICE_TYPES)
 
 _FAMILIES = (
-    _family(
+    CatalogueEntry(
         "<type>-x<n>", "h100-x8", "one host with n devices, joined as that type's are",
         rf"(?P<type>{_TYPE})-x(?P<n>{_N})",
         lambda text: build.one_host(device_type=text["type"], num_devices=_number(text["n"])),
     ),
-    _family(
+    CatalogueEntry(
         "<type>-x<n>x<hosts>", "h100-x8x16",
         f"NVSwitch hosts ({', '.join(NIC_BYTES_PER_SECOND)}) on a rail-optimised leaf-spine",
         rf"(?P<type>{'|'.join(NIC_BYTES_PER_SECOND)})-x(?P<n>{_N})x(?P<hosts>{_N})",
@@ -192,12 +179,12 @@ _FAMILIES = (
             num_hosts=_number(text["hosts"]),
         ),
     ),
-    _family(
+    CatalogueEntry(
         "tpuv4-<x>x<y>[x<z>]", "tpuv4-4x4x4", "TPU v4 torus, 50 GB/s a link",
         rf"tpuv4-(?P<shape>{_N}x{_N}(x{_N})?)",
         lambda text: build.link_torus(shape=_shape(text["shape"]), name=text["name"]),
     ),
-    _family(
+    CatalogueEntry(
         "h100-spineleaf-<n>[-o<ratio>]", "h100-spineleaf-256",
         "NVSwitch hosts of 8 H100, a 50 GB/s NIC each, 16 hosts a leaf, oversubscribed (by 2)",
         rf"h100-spineleaf-(?P<n>{_N}){_RATIO}",
@@ -207,89 +194,89 @@ _FAMILIES = (
             name=text["name"],
         ),
     ),
-    _family(
+    CatalogueEntry(
         "tpuv4-fattree-<n>", "tpuv4-fattree-256",
         "fat tree of TPU v4 with 64 GB: 8 a host at 900 GB/s, 4 hosts a rack at 100, racks at 400",
         rf"tpuv4-fattree-(?P<n>{_N})",
         lambda text: build.tpu_fat_tree(num_devices=_number(text["n"]), name=text["name"]),
     ),
-    _family(
+    CatalogueEntry(
         "dgx1[-x<hosts>]", "dgx1-x4",
         "DGX-1V hosts: NVLink cube mesh of 8 V100, Ethernet 1.4 GB/s between hosts",
         rf"dgx1(-x(?P<hosts>{_N}))?",
         lambda text: build.dgx1(num_hosts=_number(text["hosts"])),
     ),
-    _family(
+    CatalogueEntry(
         "titan-v-<hosts>x<n>", "titan-v-4x4", "hosts of Titan V: PCIe 11 GB/s, Ethernet 1.1 GB/s",
         rf"titan-v-(?P<hosts>{_N})x(?P<n>{_N})",
         lambda text: build.titan_v_hosts(
             num_hosts=_number(text["hosts"]), devices_per_host=_number(text["n"])
         ),
     ),
-    _family(
+    CatalogueEntry(
         "nvlink50-eth20-x<hosts>", "nvlink50-eth20-x4",
         "hosts of two V100: NVLink 50 GB/s, Ethernet 20 GB/s",
         rf"nvlink50-eth20-x(?P<hosts>{_N})",
         lambda text: build.nvlink_pairs(num_hosts=_number(text["hosts"])),
     ),
-    _family(
+    CatalogueEntry(
         "tag-testbed", "tag-testbed",
         "TAG's testbed: 4 V100, 8 GTX 1080 Ti, 4 P100 on one 100 Gbit/s switch",
         "tag-testbed", lambda _: build.tag_testbed(),
     ),
-    _family(
+    CatalogueEntry(
         "tag-cloud", "tag-cloud", "TAG's cloud: 16 V100 and 16 T4 at 10 Gbit/s",
         "tag-cloud", lambda _: build.tag_cloud(),
     ),
-    _family(
+    CatalogueEntry(
         "mesh2d-<x>x<y>, mesh3d-<x>x<y>x<z>", "mesh2d-8x8",
         "mesh of V100 whose pair bandwidth falls with the number of hops",
         rf"(?P<kind>mesh)(?P<dims>[123])d-(?P<shape>{_N}(x{_N}){{0,2}})", _grid,
     ),
-    _family(
+    CatalogueEntry(
         "torus2d-<x>x<y>, torus3d-<x>x<y>x<z>", "torus3d-4x4x4",
         "torus of V100 whose pair bandwidth falls with the number of hops",
         rf"(?P<kind>torus)(?P<dims>[123])d-(?P<shape>{_N}(x{_N}){{0,2}})", _grid,
     ),
-    _family(
+    CatalogueEntry(
         "random-blk1-<n>[-s<seed>]", "random-blk1-64",
         "V100 in random blocks, one random bandwidth a block",
         rf"(?P<kind>random-blk1)-(?P<n>{_N})(-s(?P<seed>{_N}))?", _random,
     ),
-    _family(
+    CatalogueEntry(
         "random-blk2-<n>[-s<seed>]", "random-blk2-64",
         "V100 in random blocks, a random bandwidth a pair, slower with distance between blocks",
         rf"(?P<kind>random-blk2)-(?P<n>{_N})(-s(?P<seed>{_N}))?", _random,
     ),
-    _family(
+    CatalogueEntry(
         "uniform-<n>[-s<seed>]", "uniform-64", "V100, every pair with a random bandwidth",
         rf"(?P<kind>uniform)-(?P<n>{_N})(-s(?P<seed>{_N}))?", _random,
     ),
-    _family(
+    CatalogueEntry(
         "mixed-s<seed>", "mixed-s0",
         "1 to 6 random hosts, each with 1 to 8 V100, GTX 1080 Ti or P100, 20 to 50 Gbit/s between",
         rf"mixed-s(?P<seed>{_N})", lambda text: build.mixed(seed=_number(text["seed"])),
     ),
-    _family(
+    CatalogueEntry(
         "fat-tree-k<k>", "fat-tree-k4", "k-ary fat tree of k^3/4 hosts of one H100, 50 GB/s links",
         rf"fat-tree-k(?P<k>{_N})", lambda text: build.fat_tree(k=_number(text["k"])),
     ),
-    _family(
+    CatalogueEntry(
         "spine-leaf-<spines>x<leaves>x<hosts>x<n>[-o<ratio>]", "spine-leaf-4x8x4x8-o2",
         "H100 hosts of n on leaves, every leaf on every spine, oversubscribed by the ratio",
         rf"spine-leaf-(?P<shape>{_N}x{_N}x{_N}x{_N}){_RATIO}", _spine_leaf,
     ),
-    _family(
+    CatalogueEntry(
         "multi-rail-<hosts>x<n>x<rails>", "multi-rail-4x8x4",
         "A100 hosts of n with one 25 GB/s NIC on each of several parallel switches",
         rf"multi-rail-(?P<shape>{_N}x{_N}x{_N})", _multi_rail,
     ),
-    _family(
+    CatalogueEntry(
         "rail<gbit>-<hosts>x<rails>", "rail10-4x2",
         "hosts of one V100 with a NIC of so many Gbit/s on each of several parallel switches",
         rf"rail(?P<gbit>{_N})-(?P<shape>{_N}x{_N})", _rail_servers,
     ),
-    _family(
+    CatalogueEntry(
         "hierarchical-<n>x<hosts>[x<switches>...][-o<ratio>]", "hierarchical-8x4x4-o2",
         "tree: n H100 a host, hosts a switch, switches a switch ..., oversubscribed by the ratio",
         rf"hierarchical-(?P<shape>{_N}(x{_N}){{1,8}}){_RATIO}", _hierarchical,

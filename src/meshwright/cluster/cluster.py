@@ -7,7 +7,7 @@ fewest links first, then widest, then spread over equals by destination, as forw
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Floats, Ints
-from meshwright.cluster.document import ClusterFields, decode_explicit, encode_explicit
+from meshwright.array import Floats, Ints, Longs
+from meshwright.cluster.document import decode_explicit, encode_explicit
 from meshwright.cluster.hanging import Hangings, find_hangings
 from meshwright.cluster.interface import Interface
 from meshwright.cluster.kind import KINDS, PLAIN, Protocol
@@ -43,7 +43,7 @@ from meshwright.cluster.way import HostWays, find_exits, find_ways, match_interf
 from meshwright.errors import InputError, one_line, quoted
 from meshwright.files import MAX_NAME, as_json, read_bytes, write_document
 from meshwright.table import as_frame, as_html
-from meshwright.units import LEAST_RATE, broken_rule, format_count
+from meshwright.units import LEAST_RATE, format_count, need_quantity
 
 __all__ = ["Cluster", "CollectiveTable", "Device", "DeviceType", "Interface", "Link", "Routes"]
 
@@ -127,6 +127,24 @@ class Cluster:
     def hosts(self) -> tuple[str, ...]:
         """Host names, in order of their first device."""
         return tuple(dict.fromkeys(device.host for device in self.devices))
+
+    @cached_property
+    def host_index(self) -> Mapping[str, int]:
+        """The number of each host, by name."""
+        return MappingProxyType({host: i for i, host in enumerate(self.hosts)})
+
+    @cached_property
+    def host_of(self) -> Longs:
+        """For each device the number of its host."""
+        return np.array([self.host_index[device.host] for device in self.devices], dtype=np.int64)
+
+    @cached_property
+    def devices_of_host(self) -> tuple[tuple[int, ...], ...]:
+        """For each host the numbers of its devices."""
+        found: list[list[int]] = [[] for _ in self.hosts]
+        for number, host in enumerate(self.host_of.tolist()):
+            found[host].append(number)
+        return tuple(map(tuple, found))
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
@@ -215,9 +233,7 @@ class Cluster:
     @cached_property
     def hangings(self) -> Hangings | None:
         """What tells the routes between devices of different hosts apart; None: nothing short."""
-        place = {name: i for i, name in enumerate(self.hosts)}
-        host_of = np.array([place[device.host] for device in self.devices], dtype=np.int64)
-        return find_hangings(self.network, host_of)
+        return find_hangings(self.network, self.host_of)
 
     @cached_property
     def ways(self) -> HostWays:
@@ -227,11 +243,7 @@ class Cluster:
                 f"cluster {quoted(self.name)}: traffic is divided between the interfaces of at "
                 f"most {MAX_WAY_HOSTS:,} hosts, got {len(self.hosts):,}"
             )
-        place = {host: number for number, host in enumerate(self.hosts)}
-        devices: list[list[int]] = [[] for _ in self.hosts]
-        for number, device in enumerate(self.devices):
-            devices[place[device.host]].append(number)
-        return find_ways(self.network, devices, self.routes_between)
+        return find_ways(self.network, self.devices_of_host, self.routes_between)
 
     @cached_property
     def interface_of(self) -> Mapping[int, Interface]:
@@ -290,18 +302,8 @@ class Cluster:
 
     def save(self, path: str | Path) -> None:
         """Write a cluster file (YAML or JSON by suffix, gzip when the name ends in .gz)."""
-        fields = ClusterFields(
-            name=self.name,
-            types=self.types,
-            devices=self.devices,
-            switches=self.switches,
-            links=self.links,
-            devices_relay=self.devices_relay,
-            hop_bytes_per_second=self.hop_bytes_per_second,
-            tables=self.tables,
-            interfaces=self.interfaces,
-        )
-        write_document(path, encode_explicit(fields))
+        own: Any = {each.name: getattr(self, each.name) for each in fields(self)}
+        write_document(path, encode_explicit(own))
 
     @staticmethod
     def load(path: str | Path) -> "Cluster":
@@ -311,9 +313,9 @@ class Cluster:
     @staticmethod
     def from_json(data: bytes, where: str) -> "Cluster":
         """The cluster of an explicit document in JSON."""
-        fields = decode_explicit(data, where)
+        decoded = decode_explicit(data, where)
         try:
-            return Cluster(**fields)
+            return Cluster(**decoded)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
 
@@ -355,12 +357,9 @@ def _check_types(cluster: Cluster) -> None:
                 f"device {quoted(device.name)}: unknown device type {quoted(device.type)} "
                 f"(known here: {known})"
             )
+    what = f"cluster {quoted(cluster.name)}: hop_bytes_per_second"
     for rate in cluster.hop_bytes_per_second:
-        rule = broken_rule(rate, least=LEAST_RATE, is_positive=True)
-        if rule:
-            raise InputError(
-                f"cluster {quoted(cluster.name)}: hop_bytes_per_second {rule}, got {rate}"
-            )
+        need_quantity(rate, what, least=LEAST_RATE, is_positive=True)
 
 
 def _check_interfaces(cluster: Cluster) -> None:

@@ -4,6 +4,7 @@ Knows the parts of a cluster, not the cluster; `meshwright.cluster.file` knows t
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, TypedDict
 
 import msgspec
@@ -136,22 +137,15 @@ def encode_explicit(fields: ClusterFields) -> dict[str, Any]:
         "name": fields["name"],
         "types": {name: _encode_type(each) for name, each in fields["types"].items()},
         "devices": [
-            {
-                "name": each.name,
-                "type": each.type,
-                "host": each.host,
-                "memory_bytes": float(each.memory_bytes),
-            }
-            for each in fields["devices"]
+            asdict(each) | {"memory_bytes": float(each.memory_bytes)} for each in fields["devices"]
         ],
         "switches": list(fields["switches"]),
         "links": _encode_links(fields["links"]),
         "devices_relay": fields["devices_relay"],
         "hop_bytes_per_second": [float(rate) for rate in fields["hop_bytes_per_second"]],
         "tables": [
-            {
-                "collective": each.collective,
-                "device_type": each.device_type,
+            asdict(each)
+            | {
                 "num_devices": int(each.num_devices),
                 "sizes_bytes": [float(size) for size in each.sizes_bytes],
                 "seconds": [float(time) for time in each.seconds],
@@ -214,11 +208,10 @@ def _decode_type(name: str, read: TypeDocument) -> DeviceType:
 
 
 def _decode_device(read: DeviceDocument, kind: DeviceType) -> Device:
-    memory_bytes = kind.memory_bytes
+    size = kind.memory_bytes
     if read.memory_bytes is not None:
-        what = f"device {quoted(read.name)}: memory_bytes"
-        memory_bytes = parse_bytes(read.memory_bytes, what)
-    return Device(name=read.name, type=read.type, host=read.host, memory_bytes=memory_bytes)
+        size = parse_bytes(read.memory_bytes, f"device {quoted(read.name)}: memory_bytes")
+    return Device(name=read.name, type=read.type, host=read.host, memory_bytes=size)
 
 
 def _decode_link(read: LinkDocument) -> Sequence[Link]:
@@ -264,13 +257,7 @@ def _encode_type(kind: DeviceType) -> dict[str, Any]:
 def _encode_interfaces(interfaces: Sequence[Interface]) -> dict[str, Any]:
     """Left out where there are none: earlier releases know of none."""
     entries = [
-        {
-            "host": each.host,
-            "switch": each.switch,
-            "name": each.name,
-            "address": each.address,
-            **({"bridge": each.bridge} if each.bridge else {}),
-        }
+        {name: text for name, text in asdict(each).items() if text or name != "bridge"}
         for each in interfaces
     ]
     return {"interfaces": entries} if entries else {}

@@ -57,16 +57,11 @@ def _doubt_links(links: Sequence[Link]) -> Iterator[str]:
         return
     slow = [each for each in links if each.bytes_per_second < LEAST_RATE]
     fast = [each for each in links if each.bytes_per_second > MOST_RATE]
-    for found, bound, limit in ((slow, "below", LEAST_RATE), (fast, "above", MOST_RATE)):
-        if found:
-            rate = format_rate(found[0].bytes_per_second)
-            wanted = format_rate(limit)
-            yield f"{_name(found)}: bytes_per_second is {bound} {wanted}, got {rate}"
+    for found in filter(None, (slow, fast)):
+        yield f"{_name(found)}: bytes_per_second {_odd_rate(found[0].bytes_per_second)}"
     late = [each for each in links if each.latency_seconds > MOST_LATENCY]
     if late:
-        delay = format_seconds(late[0].latency_seconds)
-        wanted = format_seconds(MOST_LATENCY)
-        yield f"{_name(late)}: latency_seconds is above {wanted}, got {delay}"
+        yield f"{_name(late)}: latency_seconds {_late(late[0].latency_seconds)}"
     count = Counter((each.source, each.target) for each in links)
     twice = [each for each in links if count[each.source, each.target] > 1]
     if twice:
@@ -95,16 +90,24 @@ def _doubt_racks(read: HostsDocument) -> Iterator[str]:
         latencies[f"{host.label}.latency"] = host.latency_seconds
     for what, rate in rates.items():
         if rate is not None and not LEAST_RATE <= rate <= MOST_RATE:
-            bound, limit = ("below", LEAST_RATE) if rate < LEAST_RATE else ("above", MOST_RATE)
-            yield f"{what} is {bound} {format_rate(limit)}, got {format_rate(rate)}"
+            yield f"{what} {_odd_rate(rate)}"
     for what, delay in latencies.items():
         if delay == 0:
             yield f"{what} is zero"
         elif delay is not None and delay > MOST_LATENCY:
-            yield f"{what} is above {format_seconds(MOST_LATENCY)}, got {format_seconds(delay)}"
+            yield f"{what} {_late(delay)}"
     for rack in racks:
         if rack.oversubscription < 1:
             yield f"{rack.label}.oversubscription is below 1, got {rack.oversubscription:g}"
+
+
+def _odd_rate(rate: float) -> str:
+    bound, limit = ("below", LEAST_RATE) if rate < LEAST_RATE else ("above", MOST_RATE)
+    return f"is {bound} {format_rate(limit)}, got {format_rate(rate)}"
+
+
+def _late(delay: float) -> str:
+    return f"is above {format_seconds(MOST_LATENCY)}, got {format_seconds(delay)}"
 
 
 def _doubt_type(given: DeviceType) -> Iterator[str]:

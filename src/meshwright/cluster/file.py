@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import msgspec
 
 from meshwright.cluster import build
-from meshwright.cluster.by_host import decode_hosts, read_hosts
+from meshwright.cluster.by_host import decode_hosts
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
 from meshwright.cluster.document import check_header, decode_interfaces, probe_cluster
 from meshwright.cluster.doubt import find_doubts
@@ -106,11 +106,6 @@ def _with_line(message: str, text: bytes, path: str | Path) -> str:
     return message if line is None else f"{start}line {line}: {rest}"
 
 
-def write_cluster(cluster: Cluster, path: str | Path) -> None:
-    """Write a cluster file in the explicit form (YAML or JSON by suffix)."""
-    cluster.save(path)
-
-
 def decode_cluster(data: bytes, where: str) -> Cluster:
     """The cluster that a file's content describes; `where` begins the messages."""
     data = as_json(data, where)
@@ -125,7 +120,9 @@ def decode_cluster(data: bytes, where: str) -> Cluster:
             return _run_builder(Fields(data, BuilderDocument, where), where)
         if probe.is_short:
             fields = Fields(data, HostsDocument, where)
-            read = read_hosts(fields)
+            read = HostsDocument(
+                **{each: fields.read(each) for each in HostsDocument.__struct_fields__}
+            )
             return _finish(_located(where, lambda: decode_hosts(read)), fields, where)
         if not is_given(probe.devices):
             keys = some(list(probe_json(data, dict[str, msgspec.Raw], where)))
@@ -171,11 +168,8 @@ def _check_arguments(
     builder: Callable[..., Cluster], given: Mapping[str, msgspec.Raw], where: str
 ) -> dict[str, Any]:
     """The arguments, checked against the builder's signature and with their units read."""
-    known = {
-        name: parameter
-        for name, parameter in inspect.signature(builder).parameters.items()
-        if name != "name"
-    }
+    known = dict(inspect.signature(builder).parameters)
+    known.pop("name", None)
     for name in given:
         if name not in known:
             raise InputError(f"{where}: unknown argument {quoted(name)}; {nearest(name, known)}")

@@ -9,12 +9,11 @@ another host depend on the kinds of the two and on whether their anchors are the
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.array import Bools, Floats, Ints, Longs
+from meshwright.array import Bools, Floats, Longs
+from meshwright.cluster.pair import find_extremes
 from meshwright.cluster.route import Network
 
 
@@ -61,27 +60,14 @@ def _own_nodes(network: Network, host_of: Longs) -> tuple[Bools, Bools]:
     A host's own node joins only devices of that host, and at most one node besides.
     """
     count = network.num_devices
-    own, other = _Extremes(network.num_nodes), _Extremes(network.num_nodes)
-    for nodes, ends in ((network.sources, network.targets), (network.targets, network.sources)):
-        is_device = ends < count
-        own.add(nodes[is_device], host_of[ends[is_device]])
-        other.add(nodes[~is_device], ends[~is_device])
-    is_own = (own.lowest == own.highest) & (other.lowest >= other.highest)
+    nodes = np.concatenate((network.sources, network.targets))
+    ends = np.concatenate((network.targets, network.sources))
+    is_device = ends < count
+    own = find_extremes(network.num_nodes, nodes[is_device], host_of[ends[is_device]])
+    other = find_extremes(network.num_nodes, nodes[~is_device], ends[~is_device])
+    is_own = (own[0] == own[1]) & (other[0] >= other[1])
     is_own[:count] = False
-    return is_own, is_own & (other.highest < 0)
-
-
-class _Extremes:
-    """The lowest and highest of some numbers, for each node: equal where there is one number."""
-
-    def __init__(self, num_nodes: int) -> None:
-        self.lowest = np.full(num_nodes, np.iinfo(np.int64).max)
-        self.highest = np.full(num_nodes, -1)
-
-    def add(self, nodes: Ints, numbers: npt.NDArray[np.integer[Any]]) -> None:
-        """Take in a number for each of these nodes."""
-        np.minimum.at(self.lowest, nodes, numbers)
-        np.maximum.at(self.highest, nodes, numbers)
+    return is_own, is_own & (other[1] < 0)
 
 
 def _joints(network: Network, nodes: Longs, is_other: Bools) -> tuple[Longs, Floats] | None:

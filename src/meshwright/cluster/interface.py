@@ -8,6 +8,7 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from meshwright.errors import InputError, quoted
 
@@ -35,9 +36,9 @@ class Interface:
 
     def __post_init__(self) -> None:
         where = f"interface of host {quoted(self.host)} to {quoted(self.switch)}"
-        _check_name(self.name, f"{where}: name")
+        check_interface_name(self.name, f"{where}: name")
         if self.bridge:
-            _check_name(self.bridge, f"{where}: bridge")
+            check_interface_name(self.bridge, f"{where}: bridge")
         if self.bridge == self.name:
             raise InputError(f"{where}: bridge must not be the interface itself, got {self.name}")
         try:
@@ -67,7 +68,8 @@ def _is_own(address: ipaddress.IPv4Interface) -> bool:
     return not (is_end or is_other)
 
 
-def _check_name(name: str, what: str) -> None:
+def check_interface_name(name: str, what: str) -> None:
+    """Refuse what is no interface's name, or could be taken for something else."""
     if not _NAME.fullmatch(name) or name in _RESERVED:
         raise InputError(
             f"{what} must be 1 to 15 letters, digits, '_', '.' or '-', begin with a letter, digit "
@@ -79,23 +81,20 @@ def default_interfaces(
     hosts: Sequence[str], ends: Sequence[tuple[str, str]]
 ) -> tuple[Interface, ...]:
     """One for each link from a host to a switch (`ends`), numbered as they come on each host."""
-    place = {host: number for number, host in enumerate(hosts)}
-    count = dict.fromkeys(hosts, 0)
     if len(hosts) > MOST_HOSTS or len(ends) > MOST_INTERFACES * len(hosts):
         raise InputError(
             f"interfaces: must be named in the cluster's file for more than {MOST_HOSTS:,} hosts, "
             f"got {len(hosts):,} hosts"
         )
-    found = []
-    for host, switch in ends:
-        number = count[host]
-        count[host] += 1
-        found.append(
-            Interface(
-                host=host,
-                switch=switch,
-                name=f"eth{number}",
-                address=f"10.77.{number}.{place[host] + 1}/24",
-            )
+    place = {host: number for number, host in enumerate(hosts, start=1)}
+    numbers = {host: count() for host in hosts}
+    return tuple(
+        Interface(
+            host=host,
+            switch=switch,
+            name=f"eth{number}",
+            address=f"10.77.{number}.{place[host]}/24",
         )
-    return tuple(found)
+        for host, switch in ends
+        for number in (next(numbers[host]),)
+    )

@@ -6,6 +6,7 @@ import numpy as np
 
 from meshwright.array import Floats, Longs
 from meshwright.cluster.cluster import Cluster
+from meshwright.kernel.disjoint import DisjointSets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,27 +70,17 @@ def _join_links(
 
     A link between devices joins these; else the first devices of what it joins stand for them.
     """
-    above = list(range(num_nodes))  # each component's root is its lowest node: a device, if any
+    sets = DisjointSets(range(num_nodes))  # the root of each is its lowest node: a device, if any
     places, ends = [], []
     for place, pair in enumerate(zip(sources, targets, strict=True)):
-        roots = []
-        for node in pair:
-            while above[node] != node:
-                above[node] = above[above[node]]
-                node = above[node]
-            roots.append(node)
+        roots = [sets.find(node) for node in pair]
         if roots[0] == roots[1]:
             continue
-        low, high = sorted(roots)
-        above[high] = low
-        if high < num_devices:
+        sets.join(*roots)
+        if max(roots) < num_devices:
             places.append(place)
-            ends.append(
-                [
-                    node if node < num_devices else root
-                    for node, root in zip(pair, roots, strict=True)
-                ]
-            )
+            both = zip(pair, roots, strict=True)
+            ends.append([node if node < num_devices else root for node, root in both])
     return places, np.array(ends, dtype=np.int64)
 
 

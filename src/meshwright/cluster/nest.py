@@ -58,14 +58,12 @@ def _nested_labels(cluster: Cluster) -> list[Longs]:
     """
     if not is_switched(cluster):
         return [_label(cluster.num_devices, each.groups) for each in levels(cluster)]
-    place = {host: number for number, host in enumerate(cluster.hosts)}
-    host = np.array([place[device.host] for device in cluster.devices])
-    found = [host]
+    found = [cluster.host_of]
     neighbours = _neighbours(cluster)
     # A device may have a card of its own: then it is what the host's switches are joined to.
     tops = [{name} for name in cluster.hosts]
-    for device in cluster.devices:
-        tops[place[device.host]].add(device.name)
+    for device, host in zip(cluster.devices, cluster.host_of, strict=True):
+        tops[host].add(device.name)
     group_of_host = np.arange(len(tops))
     inside: set[str] = set(cluster.hosts) | {device.name for device in cluster.devices}
     while len(tops) > 1:
@@ -76,7 +74,7 @@ def _nested_labels(cluster: Cluster) -> list[Longs]:
         group_of_host = np.array([number[above[group]] for group in group_of_host])
         tops = [set(each) for each in number]
         inside.update(*number)
-        found.append(group_of_host[host])
+        found.append(group_of_host[cluster.host_of])
     return found
 
 

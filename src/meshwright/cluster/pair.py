@@ -6,8 +6,10 @@ Works on numbered nodes; knows nothing of clusters. The routes are those of
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from meshwright.array import Bools, Floats, Ints, Longs
 from meshwright.cluster.route import (
@@ -115,16 +117,10 @@ def _scratch(
     num_nodes: int,
 ) -> tuple[Longs, Longs, Ints, Ints, Ints, Ints, Floats, Longs]:
     """Work arrays of the kernel."""
-    return (
-        np.full(num_nodes, -1, np.int64),
-        np.full(num_nodes, -1, np.int64),
-        np.empty(num_nodes, np.int32),
-        np.empty(num_nodes, np.int32),
-        np.empty(num_nodes, np.int32),
-        np.empty(num_nodes, np.int32),
-        np.empty(num_nodes, np.float64),
-        np.empty((num_nodes, 2), np.int64),
-    )
+    seen, seen_back = np.full((2, num_nodes), -1, np.int64)
+    depth, depth_back, order, order_back = np.empty((4, num_nodes), np.int32)
+    width, equals = np.empty(num_nodes), np.empty((num_nodes, 2), np.int64)
+    return seen, seen_back, depth, depth_back, order, order_back, width, equals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -148,6 +144,17 @@ class Cutout:
         return find_routes_to(
             targets, self.network, self.devices, self.num_devices, hop_bytes_per_second
         )
+
+
+def find_extremes(
+    num_nodes: int, nodes: Ints, numbers: npt.NDArray[np.integer[Any]]
+) -> tuple[Longs, Longs]:
+    """The lowest and the highest of some numbers, for each node: equal where it has one number, and
+    the lowest above the highest, -1, where it has none."""
+    lowest, highest = np.full(num_nodes, np.iinfo(np.int64).max), np.full(num_nodes, -1)
+    np.minimum.at(lowest, nodes, numbers)
+    np.maximum.at(highest, nodes, numbers)
+    return lowest, highest
 
 
 def cut_out(network: Network, devices: Ints) -> Cutout:
@@ -182,11 +189,8 @@ def _drop_dead_ends(network: Network, is_kept: Bools) -> Ints:
     is_device = np.arange(network.num_nodes) < network.num_devices
     while True:
         sources, targets = network.sources[links], network.targets[links]
-        lowest = np.full(network.num_nodes, network.num_nodes, dtype=np.int32)
-        highest = np.full(network.num_nodes, -1, dtype=np.int32)
-        for ends, others in ((sources, targets), (targets, sources)):
-            np.minimum.at(lowest, ends, others)
-            np.maximum.at(highest, ends, others)
+        ends = np.concatenate((sources, targets)), np.concatenate((targets, sources))
+        lowest, highest = find_extremes(network.num_nodes, *ends)
         is_dead = is_kept & ~is_device & (lowest >= highest)
         if not is_dead.any():
             return links

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from meshwright.cluster.kind import KINDS, PLAIN
 from meshwright.errors import InputError, quoted
-from meshwright.units import LEAST_RATE, MOST, MOST_LATENCY, broken_rule
+from meshwright.units import LEAST_RATE, MOST, MOST_LATENCY, need_quantity
 
 MAX_DEVICES = 16_384
 """More devices than this are refused: beyond it nothing has been measured."""
@@ -54,15 +54,9 @@ class DeviceType:
         rates["memory_bytes"] = self.memory_bytes
         rates["memory_bytes_per_second"] = self.memory_bytes_per_second
         for name, value in rates.items():
-            rule = broken_rule(value, least=LEAST_RATE, is_positive=True)
-            if rule:
-                raise InputError(f"{what}: {name} {rule}, got {value}")
-        rule = broken_rule(self.library_bytes)
-        if rule:
-            raise InputError(f"{what}: library_bytes {rule}, got {self.library_bytes}")
-        rule = broken_rule(self.call_seconds, most=MOST_LATENCY)
-        if rule:
-            raise InputError(f"{what}: call_seconds {rule}, got {self.call_seconds}")
+            need_quantity(value, f"{what}: {name}", least=LEAST_RATE, is_positive=True)
+        need_quantity(self.library_bytes, f"{what}: library_bytes")
+        need_quantity(self.call_seconds, f"{what}: call_seconds", most=MOST_LATENCY)
         if self.call_seconds and self.is_asynchronous:
             raise InputError(
                 f"{what}: call_seconds must be 0 where is_asynchronous is true (hosts launch "
@@ -88,11 +82,8 @@ class Device:
     memory_bytes: float
 
     def __post_init__(self) -> None:
-        rule = broken_rule(self.memory_bytes, is_positive=True)
-        if rule:
-            raise InputError(
-                f"device {quoted(self.name)}: memory_bytes {rule}, got {self.memory_bytes}"
-            )
+        what = f"device {quoted(self.name)}: memory_bytes"
+        need_quantity(self.memory_bytes, what, is_positive=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +101,10 @@ class Link:
     def __post_init__(self) -> None:
         # Written for speed: a fully connected cluster has millions of links.
         if not LEAST_RATE <= self.bytes_per_second <= MOST:
-            rule = broken_rule(self.bytes_per_second, least=LEAST_RATE, is_positive=True)
-            raise InputError(f"{self.label}: bytes_per_second {rule}, got {self.bytes_per_second}")
+            what = f"{self.label}: bytes_per_second"
+            need_quantity(self.bytes_per_second, what, least=LEAST_RATE, is_positive=True)
         if not 0 <= self.latency_seconds <= MOST_LATENCY:
-            rule = broken_rule(self.latency_seconds, most=MOST_LATENCY)
-            raise InputError(f"{self.label}: latency_seconds {rule}, got {self.latency_seconds}")
+            need_quantity(self.latency_seconds, f"{self.label}: latency_seconds", most=MOST_LATENCY)
         if self.source == self.target:
             raise InputError(f"{self.label}: must join two different nodes")
         if self.kind not in KINDS:
@@ -154,6 +144,4 @@ class CollectiveTable:
             ("seconds", self.seconds, MOST_LATENCY),
         ):
             for value in values:
-                rule = broken_rule(value, most=most, is_positive=True)
-                if rule:
-                    raise InputError(f"{what}: {name} {rule}, got {value}")
+                need_quantity(value, f"{what}: {name}", most=most, is_positive=True)

@@ -107,10 +107,9 @@ def _find_tiers(cluster: Cluster) -> list[list[Longs]]:
     of the switches inside hosts, is of the same tier: either way its devices are cut off.
     """
     network, num_devices = cluster.network, cluster.num_devices
-    host_of = {host: number for number, host in enumerate(cluster.hosts)}
     group = np.full(network.num_nodes, -1, dtype=np.int64)
-    group[:num_devices] = [host_of[each.host] for each in cluster.devices]
-    group[num_devices : num_devices + len(host_of)] = range(len(host_of))
+    group[:num_devices] = cluster.host_of
+    group[num_devices : num_devices + len(cluster.hosts)] = range(len(cluster.hosts))
     tiers = [[group]]
     while True:
         higher = _take_switches(network, group)

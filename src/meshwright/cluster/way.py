@@ -8,8 +8,9 @@ are all joined to each other.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from types import MappingProxyType
 
 from meshwright.cluster.interface import Interface, default_interfaces
@@ -39,13 +40,19 @@ class HostWays:
 
 def find_exits(network: Network, num_hosts: int) -> tuple[int, ...]:
     """The links from hosts to switches, by host and then in the order of switches."""
+    found = [each for each in host_links(network, num_hosts) if each[0]]
+    return tuple(link for _, _, _, link in sorted(found))
+
+
+def host_links(network: Network, num_hosts: int) -> Iterator[tuple[bool, int, int, int]]:
+    """The links between hosts and switches: whether each leaves the host, the host's number, the
+    switch's node, and the link."""
     first, end = network.num_devices, network.num_devices + num_hosts
-    found = [
-        (int(source), int(target), link)
-        for link, (source, target) in enumerate(zip(network.sources, network.targets, strict=True))
-        if first <= source < end <= target
-    ]
-    return tuple(link for _, _, link in sorted(found))
+    ends = zip(network.sources.tolist(), network.targets.tolist(), strict=True)
+    for link, (source, target) in enumerate(ends):
+        host, switch = sorted((source, target))
+        if first <= host < end <= switch:
+            yield host == source, host - first, switch, link
 
 
 def label_rails(network: Network, num_hosts: int) -> dict[int, tuple[int, int]]:
@@ -71,16 +78,11 @@ def label_rails(network: Network, num_hosts: int) -> dict[int, tuple[int, int]]:
 
 def common_ways(network: Network, num_hosts: int) -> dict[Pair, tuple[Path, ...]]:
     """The ways over one switch that both hosts are joined to; pairs that have none are left out."""
-    first, end = network.num_devices, network.num_devices + num_hosts
     exits: dict[int, dict[int, list[int]]] = {}
     entries: dict[int, dict[int, list[int]]] = {}
-    for link, (source, target) in enumerate(
-        zip(network.sources.tolist(), network.targets.tolist(), strict=True)
-    ):
-        if first <= source < end <= target:
-            exits.setdefault(target, {}).setdefault(source - first, []).append(link)
-        elif first <= target < end <= source:
-            entries.setdefault(source, {}).setdefault(target - first, []).append(link)
+    for leaves, host, switch, link in host_links(network, num_hosts):
+        own = exits if leaves else entries
+        own.setdefault(switch, {}).setdefault(host, []).append(link)
     found: dict[Pair, list[Path]] = {}
     for switch in sorted(exits):
         for source, leaving in exits[switch].items():
@@ -145,8 +147,7 @@ def find_ways(
         for target in range(num_hosts):
             if source == target or (source, target) in links:
                 continue
-            ends = [(one, other) for one in devices[source] for other in devices[target]]
-            routes = find_routes([one for one, _ in ends], [other for _, other in ends])
+            routes = find_routes(*zip(*product(devices[source], devices[target]), strict=True))
             nodes = network.num_devices + source, network.num_devices + target
             links[source, target] = joined_way(network, routes, *nodes)
     off_route = _find_off_route(network, links, devices, find_routes)
@@ -169,8 +170,7 @@ def _find_off_route(
         # With one link out and one in there is nothing that routes could choose.
         if len(ways) != 1 or num_out[first + source] == num_in[first + target] == 1:
             continue
-        ends = [(one, other) for one in devices[source] for other in devices[target]]
-        routes = find_routes([one for one, _ in ends], [other for _, other in ends])
+        routes = find_routes(*zip(*product(devices[source], devices[target]), strict=True))
         if joined_way(network, routes, first + source, first + target) != ways:
             found.add((source, target))
     return frozenset(found)

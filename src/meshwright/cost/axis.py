@@ -67,7 +67,10 @@ def _group_alike(cluster: Cluster, groups: Groups) -> list[Longs]:
     Thousands of teams, each on one host, differ in nothing else: one of them is ordered for all.
     """
     numbers = np.array(groups)
-    host, rank = _standing(cluster)
+    host = cluster.host_of
+    rank = np.empty_like(host)  # of each device on its host
+    for own in cluster.devices_of_host:
+        rank[list(own)] = np.arange(len(own))
     # Hosts by their first member in the group, and each member's place on its host.
     order = np.argsort(host[numbers], axis=1, kind="stable")
     behind = np.take_along_axis(host[numbers], order, axis=1)
@@ -80,17 +83,6 @@ def _group_alike(cluster: Cluster, groups: Groups) -> list[Longs]:
     _, kind = np.unique(keys, axis=0, return_inverse=True)
     kind = kind.ravel()
     return [numbers[kind == each] for each in range(int(kind.max()) + 1)]
-
-
-def _standing(cluster: Cluster) -> tuple[Longs, Longs]:
-    """Of every device: its host's number, and its place among that host's devices."""
-    place = {name: number for number, name in enumerate(cluster.hosts)}
-    host = np.array([place[device.host] for device in cluster.devices])
-    order = np.argsort(host, kind="stable")
-    start = np.concatenate(([0], np.cumsum(np.bincount(host))))
-    rank = np.empty_like(host)
-    rank[order] = np.arange(len(host)) - start[host[order]]
-    return host, rank
 
 
 def _line(

@@ -18,7 +18,6 @@ import numpy as np
 from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster, CollectiveTable
 from meshwright.cluster.kind import Protocol
-from meshwright.cost.algorithm import Blocks
 from meshwright.cost.limit import Limits
 from meshwright.cost.rounds import ExchangeRound, Round, price_rounds
 from meshwright.cost.way import (
@@ -185,7 +184,17 @@ def collective_model(
     else:
         blocks = arrange(cluster, collective, chosen)
         ways = find_ways(cluster, collective, blocks, algorithm if is_formula else None)
-        lines = tuple(_line(cluster, collective, blocks, chosen[0], way, limits) for way in ways)
+        lines = tuple(
+            price_line(
+                cluster,
+                collective,
+                len(chosen),
+                way,
+                collective_rounds(cluster, collective, blocks, chosen[0], *way),
+                limits,
+            )
+            for way in ways
+        )
     return CollectiveModel(
         lines=open_lines(lines, f"{collective} on {len(chosen):,} devices"),
         table=None if is_formula or len(chosen) == 1 else table,
@@ -278,18 +287,6 @@ def _nothing(algorithm: Algorithm) -> CollectiveLine:
         links=np.zeros(0, dtype=np.int32),
         link_share=np.zeros(0),
     )
-
-
-def _line(
-    cluster: Cluster,
-    collective: Collective,
-    blocks: Blocks,
-    root: int,
-    way: Way,
-    limits: Limits | None,
-) -> CollectiveLine:
-    rounds = collective_rounds(cluster, collective, blocks, root, *way)
-    return price_line(cluster, collective, sum(map(len, blocks)), way, rounds, limits)
 
 
 def price_line(

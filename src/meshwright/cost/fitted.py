@@ -26,24 +26,9 @@ from meshwright.graph.graph import Graph, Phase
 _BIASED = "biased_"
 _DROPS = "dropout_"
 _LAST = "channels_last_"
-KINDS = {
-    "mm": Math.MATMUL,
-    "addmm": Math.MATMUL,
-    "bmm": Math.MATMUL,
-    "baddbmm": Math.MATMUL,
-    "_grouped_mm": Math.MATMUL,
-    "_scaled_mm": Math.MATMUL,
-    "convolution": Math.CONVOLUTION,
-    "convolution_backward": Math.CONVOLUTION_BACKWARD,
-    "input_convolution_backward": Math.INPUT_CONVOLUTION_BACKWARD,
-    "attention": Math.ATTENTION,
-    "causal_attention": Math.CAUSAL_ATTENTION,
-    "masked_attention": Math.MASKED_ATTENTION,
-    "attention_backward": Math.ATTENTION_BACKWARD,
-    "causal_attention_backward": Math.CAUSAL_ATTENTION_BACKWARD,
-    "masked_attention_backward": Math.MASKED_ATTENTION_BACKWARD,
-    "stored_attention": Math.STORED_ATTENTION,
-    "stored_attention_backward": Math.STORED_ATTENTION_BACKWARD,
+_MATMULS = ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "_scaled_mm")
+KINDS = dict.fromkeys(_MATMULS, Math.MATMUL) | {
+    each.name.lower(): each for each in Math if each is not Math.MATMUL
 }
 CALIBRATIONS: dict[str, Calibration] = {"a100-40": A100, "a100-80": A100}
 """Device types whose products have curves of their own; all others follow the H200's."""

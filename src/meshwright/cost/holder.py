@@ -23,6 +23,10 @@ MAX_PIECES = 8
 beside them: simulations of a thousand devices stay quick."""
 
 
+_PREFIXES = {"dense": "", "experts": "expert_"}
+"""By axis of those that hold the same: what the sizes of a layer begin with."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synchronisation:
     """What replicas do together once a step: all groups at once, in `num_buckets` equal pieces."""
@@ -84,11 +88,15 @@ def once(
     network: GroupPrices,
     axes: Mapping[str, Groups],
     collective: Collective,
-    dense: float,
-    experts: float,
+    what: str,
+    layers: Sequence[LayerCost],
 ) -> tuple[Synchronisation, ...]:
-    """A collective of dense bytes and one of experts', once a step, where there are any."""
-    messages = ((axes["dense"], dense), (axes["experts"], experts))
+    """A collective of what dense layers have and one of what experts have, once a step, where there
+    is any: parameters, or gradients."""
+    messages = [
+        (axes[axis], float(sum(getattr(layer, f"{prefix}{what}_bytes") for layer in layers)))
+        for axis, prefix in _PREFIXES.items()
+    ]
     return tuple(
         Synchronisation(
             collective=str(collective),
@@ -125,12 +133,16 @@ def find_shards(
     slowdown = runtime.overlap_slowdown
     back = layers[::-1]
     bounds = _cut(len(layers))
+    # A piece waits for all layers up to its first one. When it ends, its last layer's gradients set
+    # off, and behind them the next piece's all but its last: in time the mirror of gathers.
+    before = [0, *(bound + 1 for bound in bounds[:-1])]
+    behind = [*(bound - 1 for bound in bounds[1:]), count]
     return ShardTraffic(
         forward_shares=_shares(compute[0], bounds) if zero >= 3 else (1.0,),
         backward_shares=_shares(compute[1][::-1], bounds),
-        forward_gathers=_gathers(axes, layers, bounds) if zero >= 3 else (),
-        backward_gathers=_gathers(axes, back, bounds) if zero >= 3 else (),
-        scatters=_scatters(axes, back, bounds),
+        forward_gathers=_moved(axes, layers, before, "parameter") if zero >= 3 else (),
+        backward_gathers=_moved(axes, back, before, "parameter") if zero >= 3 else (),
+        scatters=_moved(axes, back, behind, "gradient"),
         forward_seconds=float(forward[0]),
         backward_seconds=float(backward[0]),
         forward_slowdown_seconds=slowdown * float(np.minimum(gathered, compute[0]).sum()),
@@ -214,27 +226,12 @@ def _shares(seconds: Floats, bounds: Sequence[int]) -> tuple[float, ...]:
     return tuple(float(each[low:high].sum() / each.sum()) for low, high in pairwise(bounds))
 
 
-def _gathers(
-    axes: Mapping[str, Groups], layers: Sequence[LayerCost], bounds: Sequence[int]
-) -> tuple[Pieces, ...]:
-    """A piece waits for all layers up to its first one."""
-    return _moved(axes, layers, [0, *(bound + 1 for bound in bounds[:-1])], "parameter")
-
-
-def _scatters(
-    axes: Mapping[str, Groups], layers: Sequence[LayerCost], bounds: Sequence[int]
-) -> tuple[Pieces, ...]:
-    """When a piece ends its last layer sets off, and behind it the next piece's all but its last:
-    in time the mirror of gathers."""
-    return _moved(axes, layers, [*(bound - 1 for bound in bounds[1:]), len(layers)], "gradient")
-
-
 def _moved(
     axes: Mapping[str, Groups], layers: Sequence[LayerCost], bounds: Sequence[int], what: str
 ) -> tuple[Pieces, ...]:
     """By axis on which something moves: its bytes, piece by piece."""
     found = []
-    for axis, prefix in (("dense", ""), ("experts", "expert_")):
+    for axis, prefix in _PREFIXES.items():
         sizes = [float(getattr(each, f"{prefix}{what}_bytes")) for each in layers]
         by_piece = tuple(sum(sizes[low:high]) for low, high in pairwise(bounds))
         if len(axes[axis][0]) > 1 and sum(by_piece) > 0:

@@ -65,12 +65,6 @@ class Limits:
         return tuple(tuple(number[key] for key in each) for each in labels)
 
     @cached_property
-    def host_of(self) -> Longs:
-        """The number of each device's host."""
-        place = {host: number for number, host in enumerate(self.cluster.hosts)}
-        return np.array([place[device.host] for device in self.cluster.devices], dtype=np.int64)
-
-    @cached_property
     def _keys(self) -> tuple[Longs, Longs]:
         """The pairs of hosts as one number each, rising, and whose limit each is."""
         count = len(self.cluster.hosts)
@@ -82,15 +76,14 @@ class Limits:
         """The limit that each pair of devices is under; -1: none."""
         keys, number = self._keys
         one, other = np.asarray(sources, dtype=np.int64), np.asarray(targets, dtype=np.int64)
-        wanted = self.host_of[one] * len(self.cluster.hosts) + self.host_of[other]
+        host_of = self.cluster.host_of
+        wanted = host_of[one] * len(self.cluster.hosts) + host_of[other]
         place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         return np.where((keys[place] == wanted) & (one != other), number[place], -1)
 
     def pairs(self) -> tuple[Longs, Longs]:
         """Sources and targets of all pairs of devices that are under a limit."""
-        order = np.argsort(self.host_of, kind="stable")
-        bounds = np.searchsorted(self.host_of[order], np.arange(len(self.cluster.hosts) + 1))
-        members = [order[low:high] for low, high in pairwise(bounds.tolist())]
+        members = self.cluster.devices_of_host
         ends = [(members[each.source], members[each.target]) for each in self.limits]
         sources = np.concatenate([np.repeat(one, len(other)) for one, other in ends])
         targets = np.concatenate([np.tile(other, len(one)) for one, other in ends])
@@ -141,7 +134,8 @@ def spread_transfers(
     is_divided = (number >= 0) & limits.is_divided[number]
     is_kept = np.ones(len(transfer), dtype=np.bool_)
     if is_divided.any():
-        ends = limits.host_of[one], limits.host_of[other]
+        host_of = limits.cluster.host_of
+        ends = host_of[one], host_of[other]
         is_between, passes = _find_between(limits.cluster, routes, transfer, *ends)
         is_divided &= passes
         is_kept = ~(is_between & is_divided[transfer])

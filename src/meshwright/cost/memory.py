@@ -92,9 +92,9 @@ def find_footprint(
 
 def usable_bytes(graph: Graph, cluster: Cluster, collective: Floats | float = 0.0) -> Floats:
     """What the allocator's peak may be on each device; all of it for graphs of round figures."""
-    if not graph.calls.any():
-        return cluster.memory_bytes
     memory = cluster.memory_bytes
+    if not graph.calls.any():
+        return memory
     beside = context_bytes(graph, cluster) + collective
     return np.maximum(memory - kept_bytes(memory, beside), 0.0)
 

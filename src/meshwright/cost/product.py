@@ -126,17 +126,12 @@ def prepare(
     single = 2 * products.rows * products.columns * products.depth * products.count
     items = np.array([ITEM_BYTES.get(name, 4) for name in products.precisions], dtype=np.float64)
     alignment = np.where(products.alignment > 0, products.alignment, FULL_ALIGNMENT)
+    same = ("rows", "columns", "depth", "count", "bytes_moved", "drops", "is_last")
     return ProductWork(
-        rows=products.rows,
-        columns=products.columns,
-        depth=products.depth,
-        count=products.count,
+        **{name: getattr(products, name) for name in same},
         multiple=products.flops / single,
         item_bytes=items[products.precision],
-        bytes_moved=products.bytes_moved,
         alignment=alignment,
-        drops=products.drops,
-        is_last=products.is_last,
         rate=peak_flops_per_second / calibration.multiprocessors,
         memory_rate=memory_bytes_per_second * ones,
         multiprocessors=calibration.multiprocessors * ones,

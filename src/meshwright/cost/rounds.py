@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Floats, Ints, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.limit import Limits, spread_transfers
 from meshwright.cost.rounds_exchange import count_crossings
@@ -123,9 +123,7 @@ def _add_up(rounds: Sequence[Round | ExchangeRound], priced: Sequence[Price]) ->
 def _price_round(cluster: Cluster, each: Round, wire: Wire | None) -> Price:
     """The price of one round whose transfers take the cluster's routes."""
     routes = cluster.routes_between(each.sources, each.targets)
-    links, place = np.unique(routes.links, return_inverse=True)
-    amounts = np.repeat(each.fractions, routes.hops)
-    loads = np.bincount(place, weights=amounts, minlength=len(links)).astype(np.float64)
+    links, loads = _sum_loads(routes.links, np.repeat(each.fractions, routes.hops))
     if wire is not None:  # of a route, too, the narrowest link sets the pace
         paths = wire.path_seconds(cluster, each.sources, each.targets)
         latency = _latency(each, paths, wire)
@@ -133,6 +131,13 @@ def _price_round(cluster: Cluster, each: Round, wire: Wire | None) -> Price:
     alone = float((each.fractions / routes.bandwidth).max(initial=0.0))
     latency = _latency(each, routes.latency, wire)
     return _price(cluster.link_bytes_per_second, latency, alone, links, loads)
+
+
+def _sum_loads(links: Ints | Longs, amounts: Floats) -> tuple[Ints, Floats]:
+    """The links that are used, rising, and what passes each."""
+    used, place = np.unique(links, return_inverse=True)
+    loads = np.bincount(place, weights=amounts, minlength=len(used)).astype(np.float64)
+    return used.astype(np.int32), loads
 
 
 def _latency(each: Round, paths: Floats, wire: Wire | None) -> float:
@@ -192,16 +197,14 @@ def _price_limited_round(
 ) -> Price:
     """The price of one round whose transfers are under limits between hosts."""
     spread = spread_transfers(limits, each.sources, each.targets, division)
-    links, place = np.unique(spread.link, return_inverse=True)
-    amounts = each.fractions[spread.transfer] * spread.weight
-    loads = np.bincount(place, weights=amounts, minlength=len(links)).astype(np.float64)
+    links, loads = _sum_loads(spread.link, each.fractions[spread.transfer] * spread.weight)
     alone = float((each.fractions / spread.bytes_per_second).max(initial=0.0))
     capacity, paths = limits.capacity, spread.latency_seconds
     if wire is not None:
         paths = wire.path_seconds(limits.cluster, each.sources, each.targets)
         capacity = np.append(wire.bytes_per_second, capacity[len(wire.bytes_per_second) :])
     latency = _latency(each, paths, wire)
-    return _price(capacity, latency, alone, links.astype(np.int32), loads)
+    return _price(capacity, latency, alone, links, loads)
 
 
 def _divide(limits: Limits, rounds: Sequence[Round]) -> tuple[float, ...]:

@@ -216,6 +216,7 @@ def _cost_on(
     forward_zero = shards.forward_seconds if shards else 0.0
     backward_zero = shards.backward_seconds if shards else 0.0
     divided = stage.num_holders if stage.zero >= 1 else 1
+    summing = Collective.REDUCE_SCATTER if stage.zero == 1 else Collective.ALL_REDUCE
     forward_host, backward_host = _call_host_seconds(stack, stage)
     return StageCost(
         forward_seconds=busy[0] + forward_zero,
@@ -227,8 +228,14 @@ def _cost_on(
         forward_host_seconds=_total(layers, "forward_host_seconds") + forward_host,
         output_bytes=layers[-1].output_bytes,
         is_scattered=stage.team.sequence,
-        synchronisations=_synchronise(network, stage, layers),
-        gathers=_gather(network, stage, layers),
+        # Under ZeRO 2 and 3 gradients are scattered in every backward.
+        synchronisations=once(network, stage.axes, summing, "gradient", layers)
+        if stage.zero < 2
+        else (),
+        # Those who update parameters are the only ones to have the new ones.
+        gathers=once(network, stage.axes, Collective.ALL_GATHER, "parameter", layers)
+        if stage.zero in (1, 2)
+        else (),
         update_seconds=_total(layers, "update_seconds") / divided,
         update_host_seconds=_update_host_seconds(kinds),
         memory=_memory(stack, stage, layers, kind),
@@ -305,27 +312,6 @@ def _calls(stage: Stage, layers: Sequence[LayerCost]) -> frozenset[GroupCall]:
         sizes = held(stage.axes, layer)
         found |= {(Collective.REDUCE_SCATTER, axis) for axis, _, size in sizes if size > 0}
     return frozenset((each, group) for each, axis in found for group in axis if len(group) > 1)
-
-
-def _synchronise(
-    network: GroupPrices, stage: Stage, layers: Sequence[LayerCost]
-) -> tuple[Synchronisation, ...]:
-    """Of gradients once a step; under ZeRO 2 and 3 they are scattered in every backward."""
-    if stage.zero >= 2:
-        return ()
-    collective = Collective.REDUCE_SCATTER if stage.zero == 1 else Collective.ALL_REDUCE
-    dense, experts = _total(layers, "gradient_bytes"), _total(layers, "expert_gradient_bytes")
-    return once(network, stage.axes, collective, dense, experts)
-
-
-def _gather(
-    network: GroupPrices, stage: Stage, layers: Sequence[LayerCost]
-) -> tuple[Synchronisation, ...]:
-    """Of parameters after the update, whose owners are the only ones to have the new ones."""
-    if stage.zero not in (1, 2):
-        return ()
-    dense, experts = _total(layers, "parameter_bytes"), _total(layers, "expert_parameter_bytes")
-    return once(network, stage.axes, Collective.ALL_GATHER, dense, experts)
 
 
 def _memory(

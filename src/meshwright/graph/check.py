@@ -52,18 +52,14 @@ def _check_lengths(columns: Columns) -> None:
     of_ops = {name: columns[name] for name in (*OP_TEXTS, *OP_CODES, *OP_SIZES, "mixes")}
     of_ops |= {f"seconds of {quoted(kind)}": each for kind, each in columns["seconds"].items()}
     of_ops |= {name: each for name, each in steep.items() if name in OP_STEEP}
-    for name, each in of_ops.items():
-        if len(each) != num_ops:
-            raise InputError(
-                f"{where}: {name} must have one entry an op ({num_ops}), got {len(each):,}"
-            )
     of_tensors = {name: columns[name] for name in (*TENSOR_SIZES, "tensor_partial")}
     of_tensors |= {name: each for name, each in steep.items() if name in TENSOR_STEEP}
-    for name, each in of_tensors.items():
-        if len(each) != num_tensors:
-            raise InputError(
-                f"{where}: {name} must have one entry a tensor ({num_tensors}), got {len(each):,}"
-            )
+    for own, what, count in ((of_ops, "an op", num_ops), (of_tensors, "a tensor", num_tensors)):
+        for name, each in own.items():
+            if len(each) != count:
+                raise InputError(
+                    f"{where}: {name} must have one entry {what} ({count}), got {len(each):,}"
+                )
     if len(columns["use_op"]) != len(columns["use_tensor"]):
         raise InputError(f"{where}: use_op and use_tensor must be equally long")
     if len(set(columns["op_names"])) != num_ops:

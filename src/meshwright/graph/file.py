@@ -50,40 +50,29 @@ _SizesColumn: Any = Sizes
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class OpColumns(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Columns over ops; the fields of `Graph` with the same names."""
-
-    names: list[Name]
-    kind: Texts = "op"
-    module: Texts = ""
-    precision: Texts = "fp32"
-    phase: Texts = "forward"
-    split: Texts = "batch"
-    group: OptionalNumber | list[OptionalNumber] = -1
-    partner: OptionalNumber | list[OptionalNumber] = -1
-    flops: Sizes = 0.0
-    fixed_flops: Sizes = 0.0
-    bytes_read: Sizes = 0.0
-    fixed_bytes_read: Sizes = 0.0
-    bytes_written: Sizes = 0.0
-    fixed_bytes_written: Sizes = 0.0
-    product_rows: Sizes = 0.0
-    fixed_product_rows: Sizes = 0.0
-    product_columns: Sizes = 0.0
-    fixed_product_columns: Sizes = 0.0
-    product_depth: Sizes = 0.0
-    fixed_product_depth: Sizes = 0.0
-    product_count: Sizes = 0.0
-    fixed_product_count: Sizes = 0.0
-    product_alignment: Sizes = 0.0
-    calls: Sizes = 0.0
-    parameter_bytes: Sizes = 0.0
-    state_bytes: Sizes = 0.0
-    saved_bytes: Sizes = 0.0
-    workspace_bytes: Sizes = 0.0
-    seconds: dict[Name, _SecondsColumn] = {}
-    mixes: bool | list[bool] = False
-    superlinear: dict[Name, Sizes] = {}
+_LINES = [each for name in legal.OP_LINES for each in (name, f"fixed_{name}")]
+_REST = [name for name in legal.OP_SIZES if name not in _LINES]
+OpColumns: Any = msgspec.defstruct(
+    "OpColumns",
+    [
+        ("names", list[Name]),
+        ("kind", Texts, "op"),
+        ("module", Texts, ""),
+        ("precision", Texts, "fp32"),
+        ("phase", Texts, "forward"),
+        ("split", Texts, "batch"),
+        ("group", OptionalNumber | list[OptionalNumber], -1),
+        ("partner", OptionalNumber | list[OptionalNumber], -1),
+        *((name, Sizes, 0.0) for name in (*_LINES, *_REST)),
+        ("seconds", dict[Name, _SecondsColumn], {}),
+        ("mixes", bool | list[bool], False),
+        ("superlinear", dict[Name, Sizes], {}),
+    ],
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    kw_only=True,
+)
+"""Columns over ops; the fields of `Graph` with the same names."""
 
 
 class TensorColumns(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -117,17 +106,12 @@ def encode_columns(columns: legal.Columns) -> bytes:
     ops = _struct(
         OpColumns,
         names=list(columns["op_names"]),
-        kind=_pack_texts(columns["kind"]),
-        module=_pack_texts(columns["module"]),
-        precision=_pack_texts(columns["precision"]),
+        **{name: _pack_texts(columns[name]) for name in ("kind", "module", "precision")},
         phase=_pack_texts([legal.Phase(code).name.lower() for code in columns["phase"].tolist()]),
         split=_pack_texts([legal.Split(code).name.lower() for code in columns["split"].tolist()]),
-        group=_pack(columns["group"]),
-        partner=_pack(columns["partner"]),
         seconds={kind: _pack_seconds(array) for kind, array in columns["seconds"].items()},
-        mixes=_pack(columns["mixes"]),
         superlinear=_pack_steep(columns, legal.OP_STEEP),
-        **{name: _pack(columns[name]) for name in legal.OP_SIZES},
+        **{name: _pack(columns[name]) for name in ("group", "partner", "mixes", *legal.OP_SIZES)},
     )
     num_tensors = len(columns["tensor_source"])
     ends = np.cumsum(np.bincount(columns["use_tensor"], minlength=num_tensors))
@@ -187,11 +171,10 @@ def decode_columns(data: bytes, where: str) -> legal.Columns:
         **_decode_ops(ops, where),
         **_decode_tensors(tensors, where),
     }
-    steep = {
+    fields["superlinear"] = {
         **_decode_superlinear(ops, legal.OP_STEEP, len(fields["op_names"])),
         **_decode_superlinear(tensors, legal.TENSOR_STEEP, len(fields["tensor_source"])),
     }
-    fields["superlinear"] = steep
     return fields
 
 
@@ -212,9 +195,7 @@ def _decode_ops(ops: Fields, where: str) -> dict[str, Any]:
 
     return {
         "op_names": names,
-        "kind": texts("kind"),
-        "module": texts("module"),
-        "precision": texts("precision"),
+        **{name: texts(name) for name in ("kind", "module", "precision")},
         "phase": codes("phase", legal.Phase),
         "split": codes("split", legal.Split),
         "group": _unpack(ops.read("group"), num_ops, np.int32),

@@ -14,12 +14,12 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from meshwright.array import Bools, Floats, Ints
 from meshwright.graph.column import OP_SIZES, STEEP_POWERS, TENSOR_STEEP, Phase, Split
 from meshwright.graph.draft import topological_order
 from meshwright.graph.graph import Graph
+from meshwright.graph.merge import find_inner, kept_tensors, merged_tensors, sum_by
 from meshwright.kernel.disjoint import DisjointSets
 
 REWRITTEN = (
@@ -202,13 +202,9 @@ class _Merger:
         self.place = rank[place]
         """The new op of each old one."""
         self.is_merged = np.bincount(self.place) > 1
-        self.is_inside = (
-            self.place[graph.tensor_source[graph.use_tensor]] == (self.place[graph.use_op])
-        )
+        self.is_inside = np.equal(*(self.place[ends] for ends in graph.edges))
         """Whether a use is by the op that makes the tensor."""
-        num_uses = np.bincount(graph.use_tensor, minlength=graph.num_tensors)
-        num_inside = np.bincount(graph.use_tensor[self.is_inside], minlength=graph.num_tensors)
-        self.is_dropped = (num_uses > 0) & (num_inside == num_uses)
+        self.is_dropped = find_inner(graph, self.place)
 
     def graph(self) -> Graph:
         """Ops, then tensors, then uses."""
@@ -252,11 +248,11 @@ class _Merger:
             mixes=old.mixes[last],
             superlinear=superlinear,
             **columns,
-            **self._tensors(),
+            **merged_tensors(old, self.place, self.is_dropped),
         )
 
     def _sum(self, values: Floats) -> Floats:
-        return _sum_by(self.place, values, len(self.last))
+        return sum_by(self.place, values, len(self.last))
 
     def _largest(self, values: Any, least: float) -> Any:
         largest = np.full(len(self.last), least, dtype=values.dtype)
@@ -299,8 +295,9 @@ class _Merger:
 
     def _steep_parts(self) -> dict[str, Floats]:
         """Parts of FLOPs, of products and of tensors that grow faster than the batch."""
+        kept = kept_tensors(self.old, self.place, self.is_dropped)
         return {
-            name: part[self._kept_tensors()]
+            name: part[kept]
             if name in TENSOR_STEEP
             else self._sum(part)
             if name.endswith("flops")
@@ -333,7 +330,7 @@ class _Merger:
         """Reads inside a new op, and those of the same tensor after the first."""
         old = self.old
         size = tensor_bytes[old.use_tensor]
-        each = size * _shares(read, _sum_by(old.use_op, size, old.num_ops))[old.use_op]
+        each = size * _shares(read, sum_by(old.use_op, size, old.num_ops))[old.use_op]
         pair, first, inverse = np.unique(
             self.place[old.use_op].astype(np.int64) * max(old.num_tensors, 1) + old.use_tensor,
             return_index=True,
@@ -341,42 +338,16 @@ class _Merger:
         )
         needed = np.zeros(len(pair))
         np.maximum.at(needed, inverse, np.where(self.is_inside, 0.0, each))
-        saved = _sum_by(inverse, each, len(pair)) - needed
+        saved = sum_by(inverse, each, len(pair)) - needed
         reader = self.place[old.use_op[first]]
-        return _sum_by(reader, saved, len(self.last))
+        return sum_by(reader, saved, len(self.last))
 
     def _unwritten(self, written: Floats, tensor_bytes: Floats) -> Floats:
         """Writes of tensors that only a new op itself reads."""
         source = self.old.tensor_source
-        share = _shares(written, _sum_by(source, tensor_bytes, self.old.num_ops))
+        share = _shares(written, sum_by(source, tensor_bytes, self.old.num_ops))
         saved = np.where(self.is_dropped, tensor_bytes * share[source], 0.0)
-        return _sum_by(self.place[source], saved, len(self.last))
-
-    def _kept_tensors(self) -> npt.NDArray[np.intp]:
-        """The tensors that others than the new op itself read, by their new source."""
-        kept = np.flatnonzero(~self.is_dropped)
-        return kept[np.argsort(self.place[self.old.tensor_source[kept]], kind="stable")]
-
-    def _tensors(self) -> dict[str, Any]:
-        old = self.old
-        kept = self._kept_tensors()
-        number = np.full(old.num_tensors, -1, dtype=np.int32)
-        number[kept] = np.arange(len(kept), dtype=np.int32)
-        outside = ~self.is_inside
-        uses = np.stack([number[old.use_tensor[outside]], self.place[old.use_op[outside]]])
-        uses = np.unique(uses, axis=1)  # sorted by tensor, then by op
-        return {
-            "tensor_source": self.place[old.tensor_source[kept]],
-            "tensor_bytes": old.tensor_bytes[kept],
-            "fixed_tensor_bytes": old.fixed_tensor_bytes[kept],
-            "tensor_partial": old.tensor_partial[kept],
-            "use_tensor": uses[0].copy(),
-            "use_op": uses[1].copy(),
-        }
-
-
-def _sum_by(labels: Any, values: Floats, count: int) -> Floats:
-    return np.bincount(labels, weights=values, minlength=count).astype(np.float64)
+        return sum_by(self.place[source], saved, len(self.last))
 
 
 def _shares(moved: Floats, tensor_bytes: Floats) -> Floats:

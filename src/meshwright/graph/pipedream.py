@@ -10,7 +10,7 @@ in " -- stage_id=3", which is ignored. Lines stand in any order.
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 
 from meshwright.errors import InputError, quoted
@@ -70,9 +70,8 @@ def _without_cost(layer: Layer) -> Layer:
 
     The authors' optimiser sets it to zero, too. Nothing is differentiated with respect to it.
     """
-    return Layer(
-        name=layer.name,
-        kind=layer.kind,
+    return replace(
+        layer,
         forward_seconds=0.0,
         backward_seconds=0.0,
         parameter_bytes=0.0,

@@ -10,6 +10,7 @@ and `host.sh` beside this file is what they have in common. Runs nothing.
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -21,7 +22,7 @@ from meshwright.files import write_bytes
 from meshwright.network.ovs import CONSTANTS, find_datapath_line, ovs_steps
 from meshwright.network.policy import find_device_line, policy_steps
 from meshwright.network.shape import HostNetwork, ShapedInterface, check_host
-from meshwright.network.step import ScriptSteps, assignment, command, join_steps
+from meshwright.network.step import assignment, command, join_steps
 from meshwright.network.tc import tc_steps
 
 Kind = Literal["tc", "ovs"]
@@ -43,20 +44,13 @@ Only named interfaces are touched; one that others have configured is refused (e
 """
 
 
-def write_scripts(
-    networks: Sequence[HostNetwork], kind: Kind, folder: Path, route_options: str = ""
-) -> None:
-    """Write the folder; files of the same names are replaced, others stay.
-
-    `route_options` are added to every route, as `ip route add` takes them.
-    """
+def write_scripts(networks: Sequence[HostNetwork], kind: Kind, folder: Path) -> None:
+    """Write the folder; files of the same names are replaced, others stay."""
     texts: dict[str, str] = {}
     for network in networks:
         check_host(network.host)  # it becomes a folder
         for verb in VERBS:
-            texts[f"{network.host}/{verb}.sh"] = script_text(
-                network, kind, verb, route_options=route_options
-            )
+            texts[f"{network.host}/{verb}.sh"] = script_text(network, kind, verb)
     texts[INVENTORY] = _dump(inventory(networks, kind))
     for verb in VERBS:
         texts[f"{verb}.yml"] = _dump(playbook(verb))
@@ -78,12 +72,15 @@ def script_text(
     verb: Verb,
     route_options: str = "",
 ) -> str:
-    """The script of one host. It can do all three; `verb` is what it does when told nothing."""
+    """The script of one host. It can do all three; `verb` is what it does when told nothing.
+
+    `route_options` are added to every route, as `ip route add` takes them.
+    """
     steps = join_steps(
         part
         for place, interface in enumerate(network.interfaces)
         for part in (
-            _shape_steps(network.host, interface, place, kind),
+            tc_steps(interface) if kind == "tc" else ovs_steps(network.host, interface, place),
             policy_steps(interface, place, route_options),
         )
     )
@@ -130,10 +127,6 @@ def programs_of(kind: Kind) -> tuple[tuple[str, str], ...]:
     return PROGRAMS if kind == "tc" else (*PROGRAMS, *OVS_PROGRAMS)
 
 
-def _shape_steps(host: str, interface: ShapedInterface, place: int, kind: Kind) -> ScriptSteps:
-    return tc_steps(interface) if kind == "tc" else ovs_steps(host, interface, place)
-
-
 def _shell_file(name: str) -> str:
     return files("meshwright.network").joinpath(name).read_text(encoding="utf-8")
 
@@ -164,15 +157,7 @@ def interface_document(interface: ShapedInterface) -> dict[str, Any]:
         "kbit_per_second": interface.kbit_per_second,
         "table": interface.table,
         "peers": list(interface.peers),
-        "queues": [
-            {
-                "number": queue.number,
-                "target": queue.target,
-                "address": queue.address,
-                "kbit_per_second": queue.kbit_per_second,
-            }
-            for queue in interface.queues
-        ],
+        "queues": [asdict(queue) for queue in interface.queues],
     }
 
 

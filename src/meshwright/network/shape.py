@@ -9,14 +9,15 @@ leave by the interface whose address it bears.
 import ipaddress
 import math
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, product
 
 import numpy as np
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.cluster.interface import Interface
+from meshwright.cluster.interface import Interface, check_interface_name
 from meshwright.errors import InputError, quoted
 from meshwright.plan.part import Allocation
 from meshwright.plan.plan import Plan
@@ -27,10 +28,6 @@ others. Before `main` (32766), and off the numbers that people and distributions
 MOST_QUEUES = 65_532
 """HTB has 16 bits for a class; two are taken by the interface and by all other traffic."""
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}")
-_RESERVED = ("all", "default", "lo")
-"""In the kernel's settings the first two stand for other things than an interface; no cable ends at
-the third."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +71,10 @@ class ShapedInterface:
     """Addresses that send to it or receive from it, those of the queues included."""
 
     def __post_init__(self) -> None:
-        check_interface_name(self.name)
-        if self.bridge:
-            check_interface_name(self.bridge)
         where = f"interface {quoted(self.name)}"
+        check_interface_name(self.name, f"{where}: name")
+        if self.bridge:
+            check_interface_name(self.bridge, f"{where}: bridge")
         try:
             ipaddress.IPv4Interface(self.address)
         except ValueError:
@@ -116,15 +113,6 @@ def check_host(name: str) -> None:
         raise InputError(
             f"host {quoted(name)}: to be configured its name must be 1 to 63 letters, digits, "
             f"'.', '_' or '-', and begin with a letter or digit"
-        )
-
-
-def check_interface_name(name: str) -> None:
-    """Refuse what is no interface's name, or could be taken for something else."""
-    if not _NAME.fullmatch(name) or name in _RESERVED:
-        raise InputError(
-            f"interface {quoted(name)}: name must be 1 to 15 letters, digits, '_', '.' or '-', "
-            f"begin with a letter, digit or '_', and be none of {', '.join(_RESERVED)}"
         )
 
 
@@ -195,7 +183,7 @@ def _find_flows(
 
 def _divide(cluster: Cluster, allocation: Allocation) -> Iterator[tuple[tuple[int, ...], float]]:
     """The ways that an allocation uses, with bytes a second on each."""
-    place = {host: number for number, host in enumerate(cluster.hosts)}
+    place = cluster.host_index
     for host in (allocation.source, allocation.target):
         if host not in place:
             raise InputError(f"{_name(allocation)}: the cluster has no host {quoted(host)}")
@@ -223,12 +211,10 @@ def _route_shares(
     """All on the way that the routes take anyway."""
     if len(ways) == 1:
         return (1.0,)
-    ends = [
-        [number for number, each in enumerate(cluster.devices) if each.host == host]
-        for host in (allocation.source, allocation.target)
-    ]
-    pairs = [(one, other) for one in ends[0] for other in ends[1]]
-    routes = cluster.routes_between([one for one, _ in pairs], [other for _, other in pairs])
+    hosts = (allocation.source, allocation.target)
+    ends = [cluster.devices_of_host[cluster.host_index[host]] for host in hosts]
+    pairs = list(product(*ends))
+    routes = cluster.routes_between(*zip(*pairs, strict=True))
     taken = [set(routes.links_of(number).tolist()) for number in range(len(pairs))]
     shares = tuple(float(all(links.issuperset(way) for links in taken)) for way in ways)
     if sum(shares) != 1:
@@ -262,7 +248,9 @@ def _gather(
         peers.setdefault(flow.exit, {})[_address(interfaces[flow.back])] = None
         peers.setdefault(flow.back, {})[_address(interfaces[flow.exit])] = None
         leaving.setdefault(flow.exit, []).append(flow)
-    tables = _number_tables(interfaces)
+    numbers: dict[str, Iterator[int]] = defaultdict(lambda: count(FIRST_TABLE))
+    # A table for each interface of a host, also for those that carry nothing: numbers stay.
+    tables = {link: next(numbers[each.host]) for link, each in interfaces.items()}
     shaped: dict[str, list[ShapedInterface]] = {}
     for link in sorted(peers, key=lambda each: tables[each]):
         queues = tuple(
@@ -289,16 +277,6 @@ def _gather(
         for host in cluster.hosts
         if host in shaped
     )
-
-
-def _number_tables(interfaces: Mapping[int, Interface]) -> dict[int, int]:
-    """A table for each interface of a host, also for those that carry nothing: numbers stay."""
-    count: Counter[str] = Counter()
-    tables = {}
-    for link, each in interfaces.items():
-        tables[link] = FIRST_TABLE + count[each.host]
-        count[each.host] += 1
-    return tables
 
 
 def _check_links(cluster: Cluster, plan: Plan) -> None:

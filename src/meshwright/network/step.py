@@ -2,7 +2,8 @@
 
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import chain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +26,11 @@ class ScriptSteps:
 def join_steps(steps: Iterable[ScriptSteps]) -> ScriptSteps:
     """One after the other; things are taken away in the reverse order."""
     parts = tuple(steps)
-    return ScriptSteps(
-        check_host=tuple(line for each in parts for line in each.check_host),
-        check=tuple(line for each in parts for line in each.check),
-        change=tuple(line for each in parts for line in each.change),
-        expected=tuple(line for each in parts for line in each.expected),
-        found=tuple(line for each in parts for line in each.found),
-        restore=tuple(line for each in reversed(parts) for line in each.restore),
-    )
+    lines = {
+        field.name: [getattr(each, field.name) for each in parts] for field in fields(ScriptSteps)
+    }
+    lines["restore"].reverse()
+    return ScriptSteps(**{name: tuple(chain.from_iterable(each)) for name, each in lines.items()})
 
 
 def command(*words: object) -> str:

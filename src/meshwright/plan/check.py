@@ -251,10 +251,10 @@ def _check_hosts(cluster: Cluster, plan: Plan) -> None:
 
 def _check_shares(cluster: Cluster, allocation: Allocation) -> None:
     """There is one a way."""
-    place = {host: number for number, host in enumerate(cluster.hosts)}
     what = f"allocation {allocation.source} -> {allocation.target}"
     if allocation.source == allocation.target:
         raise InputError(f"{what}: shares must be between two hosts, these are one")
+    place = cluster.host_index
     ways = cluster.ways.links[place[allocation.source], place[allocation.target]]
     if len(ways) != len(allocation.shares):
         raise InputError(

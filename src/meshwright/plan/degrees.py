@@ -189,15 +189,14 @@ def find_degrees(graph: Graph, cluster: Cluster, found: Fields) -> Degrees | Non
     try:
         layer_of_op = find_layers(graph).layer_of_op
         layers = [len(np.unique(layer_of_op[[graph.index[op] for op in p.ops]])) for p in parts]
+        same = ("tensor", "context", "keys", "expert", "zero", "recompute")
         words = Degrees(
-            **{name: getattr(first, name) for name in ("tensor", "context", "keys", "expert")},
+            **{name: getattr(first, name) for name in same},
             sequence_parallel=first.sequence,
             pipeline=num_runs,
             chunks=max(1, len(parts) // num_runs),
             data=first.num_replicas,
             microbatches=schedule.microbatches,
-            zero=first.zero,
-            recompute=first.recompute,
             schedule=schedule.kind,
         )
         for pods in (each for each in range(1, words.data + 1) if words.data % each == 0):

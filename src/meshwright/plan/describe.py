@@ -18,7 +18,7 @@ def describe_parts(parts: Sequence[Part], schedule: Schedule | None) -> str:
         *_width("context", parts),
         *_describe_keys(parts),
         *_width("expert", parts),
-        f"{_name_parts(parts, schedule)} {_describe_stages(parts, kind)}",
+        f"{'pipeline' if schedule or len(parts) == 1 else 'parts'} {_describe_stages(parts, kind)}",
         f"data {span(part.num_replicas for part in parts)}",
     ]
     if schedule is not None:
@@ -28,10 +28,6 @@ def describe_parts(parts: Sequence[Part], schedule: Schedule | None) -> str:
     if any(part.recompute is not Recompute.NONE for part in parts):
         texts.append(f"recompute {words(part.recompute for part in parts)}")
     return ", ".join(texts)
-
-
-def _name_parts(parts: Sequence[Part], schedule: Schedule | None) -> str:
-    return "parts" if schedule is None and len(parts) > 1 else "pipeline"
 
 
 def span(numbers: Iterable[int]) -> str:

@@ -54,16 +54,13 @@ class StageFacts:
     def record(self) -> StageRecord:
         """The stage for programs."""
         part = self.part
+        same = ("tensor", "context", "expert", "sequence", "zero")
         return StageRecord.of(
             self,
+            **{name: getattr(part, name) for name in same},
             num_devices=len(part.devices),
             replicas=part.num_replicas,
-            tensor=part.tensor,
-            context=part.context,
             keys=str(part.keys),
-            expert=part.expert,
-            sequence=part.sequence,
-            zero=part.zero,
             recompute=str(part.recompute),
             microbatch_samples=self.samples,
             forward_collective_seconds=self.forward_call_seconds,

@@ -4,7 +4,6 @@ Says what a file may look like; what a part may be is said by `meshwright.plan.p
 `Plan.save` and `Plan.load`.
 """
 
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TypedDict, TypeVar
@@ -84,7 +83,10 @@ class _PlanDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
 
 def read_fields(path: str | Path) -> PlanFields:
     """The fields of the plan in a file, each checked by itself."""
-    document = _read_document(path)
+    where = str(path)
+    data = as_json(read_bytes(path), where)
+    _check_header(probe_json(data, _PlanHeader, where), where)
+    document = decode_json(data, _PlanDocument, where)
     parts = tuple(
         _part(entry, f"{path}: part {number}") for number, entry in enumerate(document.parts)
     )
@@ -103,28 +105,23 @@ def read_fields(path: str | Path) -> PlanFields:
         raise InputError(f"{path}: {error}") from None
 
 
-def write_fields(
-    path: str | Path,
-    *,
-    parts: Sequence[legal.Part],
-    schedule: legal.Schedule | None,
-    discipline: legal.Discipline,
-    allocations: Sequence[legal.Allocation],
-    batch_statistics: bool,
-    runtime: str,
-) -> None:
+def write_fields(path: str | Path, fields: PlanFields) -> None:
     """Write the fields of a plan; what equals its default is left out."""
-    entries = tuple(_part_entry(part) for part in parts)
+    entries = tuple(_part_entry(part) for part in fields["parts"])
+    schedule, allocations = fields["schedule"], fields["allocations"]
+    is_third = fields["batch_statistics"] or any(each.shares for each in allocations)
     document = _PlanDocument(
         format=FORMAT,
         version=max(
-            VERSIONS[2 * (batch_statistics or any(each.shares for each in allocations))],
-            VERSIONS[4 * (runtime != MESHWRIGHT.name)],
+            VERSIONS[2 * is_third],
+            VERSIONS[4 * (fields["runtime"] != MESHWRIGHT.name)],
             *map(_version, entries),
         ),
         parts=entries,
-        schedule=_schedule_entry(schedule),
-        discipline=discipline.value,
+        schedule=None
+        if schedule is None
+        else _ScheduleEntry(kind=schedule.kind.value, microbatches=int(schedule.microbatches)),
+        discipline=fields["discipline"].value,
         allocations=tuple(
             _AllocationEntry(
                 source=each.source,
@@ -134,18 +131,10 @@ def write_fields(
             )
             for each in allocations
         ),
-        batch_statistics=batch_statistics,
-        runtime=runtime,
+        batch_statistics=fields["batch_statistics"],
+        runtime=fields["runtime"],
     )
     write_document(path, msgspec.to_builtins(document))
-
-
-def _read_document(path: str | Path) -> _PlanDocument:
-    """The file as plain structures: first what kind of file it is, then all of it."""
-    where = str(path)
-    data = as_json(read_bytes(path), where)
-    _check_header(probe_json(data, _PlanHeader, where), where)
-    return decode_json(data, _PlanDocument, where)
 
 
 def _check_header(header: _PlanHeader, where: str) -> None:
@@ -218,12 +207,6 @@ def _schedule(entry: _ScheduleEntry | None) -> legal.Schedule | None:
         return None
     kind = _choose(legal.ScheduleKind, entry.kind, "schedule kind")
     return legal.Schedule(kind=kind, microbatches=entry.microbatches)
-
-
-def _schedule_entry(schedule: legal.Schedule | None) -> _ScheduleEntry | None:
-    if schedule is None:
-        return None
-    return _ScheduleEntry(kind=schedule.kind.value, microbatches=int(schedule.microbatches))
 
 
 def _check_text(name: str) -> None:

@@ -15,7 +15,7 @@ from numbers import Integral
 from meshwright.argument import is_number, is_whole, need_flag, need_type, read_choice, shown
 from meshwright.cost.layer.mode import Keys, Recompute
 from meshwright.errors import InputError, quoted
-from meshwright.units import LEAST_RATE, broken_rule, format_count
+from meshwright.units import LEAST_RATE, format_count, need_quantity
 
 __all__ = [
     "Allocation",
@@ -298,9 +298,7 @@ class Allocation:
         rate = self.bytes_per_second
         if not is_number(rate):
             raise InputError(f"{what}: bytes_per_second must be a number, got {shown(rate)}")
-        rule = broken_rule(rate, least=LEAST_ALLOCATION, is_positive=True)
-        if rule:
-            raise InputError(f"{what}: bytes_per_second {rule}, got {rate}")
+        need_quantity(rate, f"{what}: bytes_per_second", least=LEAST_ALLOCATION, is_positive=True)
         if not self.shares:
             return
         for each in self.shares:

@@ -8,7 +8,7 @@ widths make a team of devices of each replica; combinations combine these.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -166,22 +166,15 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write a plan file (JSON, or YAML by suffix; gzip when the name ends in .gz)."""
-        write_fields(
-            path,
-            parts=self.parts,
-            schedule=self.schedule,
-            discipline=self.discipline,
-            allocations=self.allocations,
-            batch_statistics=self.batch_statistics,
-            runtime=self.runtime,
-        )
+        own: Any = {each.name: getattr(self, each.name) for each in fields(self)}
+        write_fields(path, own)
 
     @staticmethod
     def load(path: str | Path) -> "Plan":
         """Read a plan file."""
-        fields = read_fields(path)
+        read = read_fields(path)
         try:
-            return Plan(**fields)
+            return Plan(**read)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
 

@@ -6,7 +6,7 @@ their plan here. Knows nothing of time and memory.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.layer.team import Team
@@ -70,8 +70,7 @@ def can_interleave(microbatches: int, num_runs: int) -> bool:
 
 def team_of(part: Part) -> Team:
     """The team that runs each replica of a part of a plan."""
-    names = ("tensor", "context", "keys", "expert", "sequence")
-    return Team(**{name: getattr(part, name) for name in names})
+    return Team(**{each.name: getattr(part, each.name) for each in fields(Team)})
 
 
 class Planner:
@@ -90,7 +89,6 @@ class Planner:
         pod = len(self.names) // frame.pods
         begins = [each * pod + stage.offset for each in range(frame.pods)]
         layers = self.stack.ops_of_layer[stage.first : stage.after]
-        team = stage.option.team
         return Part(
             ops=tuple(name for ops in layers for name in ops),
             devices=tuple(
@@ -98,9 +96,5 @@ class Planner:
             ),
             zero=stage.option.zero,
             recompute=stage.option.recompute,
-            tensor=team.tensor,
-            context=team.context,
-            keys=team.keys,
-            expert=team.expert,
-            sequence=team.sequence,
+            **asdict(stage.option.team),
         )

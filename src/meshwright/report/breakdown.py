@@ -5,11 +5,12 @@ chain of what waited for what (`Timeline.cause`) says what was going on there. T
 the step. Knows nothing of which of two timelines is the prediction.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.program.program import JOINS, Kind
 from meshwright.simulate.timeline import Timeline
 
@@ -47,9 +48,7 @@ class _Tasks:
     @staticmethod
     def of(timeline: Timeline) -> "_Tasks":
         rows = timeline.program.instructions
-        start, finish = np.zeros(len(timeline.cause)), np.zeros(len(timeline.cause))
-        np.maximum.at(start, rows["task"], timeline.start)
-        np.maximum.at(finish, rows["task"], timeline.finish)
+        start, finish = task_times(timeline)
         communicates = np.zeros(len(timeline.cause), dtype=np.bool_)
         communicates[rows["task"]] = ~np.isin(rows["kind"], COMPUTING)
         return _Tasks(
@@ -58,6 +57,14 @@ class _Tasks:
             cause=timeline.cause.tolist(),
             communicates=communicates.tolist(),
         )
+
+
+def task_times(timeline: Timeline) -> tuple[Floats, Floats]:
+    """By task: when its last member was ready, and when it was done."""
+    start, finish = np.zeros(len(timeline.cause)), np.zeros(len(timeline.cause))
+    np.maximum.at(start, timeline.program.instructions["task"], timeline.start)
+    np.maximum.at(finish, timeline.program.instructions["task"], timeline.finish)
+    return start, finish
 
 
 def break_down(timeline: Timeline) -> tuple[Breakdown, ...]:
@@ -76,12 +83,8 @@ def break_down(timeline: Timeline) -> tuple[Breakdown, ...]:
 
 def sum_breakdowns(breakdowns: tuple[Breakdown, ...]) -> Breakdown:
     """Of several devices together."""
-    return Breakdown(
-        compute_seconds=sum(each.compute_seconds for each in breakdowns),
-        communication_seconds=sum(each.communication_seconds for each in breakdowns),
-        waiting_seconds=sum(each.waiting_seconds for each in breakdowns),
-        overhead_seconds=sum(each.overhead_seconds for each in breakdowns),
-    )
+    names = [each.name for each in fields(Breakdown)]
+    return Breakdown(**{name: sum(getattr(each, name) for each in breakdowns) for name in names})
 
 
 def _break_down_device(

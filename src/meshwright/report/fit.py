@@ -10,6 +10,7 @@ import numpy as np
 from meshwright.array import Floats
 from meshwright.cluster.cluster import Cluster
 from meshwright.program.program import Kind
+from meshwright.report.breakdown import task_times
 from meshwright.simulate.allocation import Pair, crossed_links
 from meshwright.simulate.timeline import Timeline
 from meshwright.units import KIB
@@ -104,9 +105,7 @@ def read_traffic(timeline: Timeline, cluster: Cluster) -> MeasuredTraffic:
     """What moved in a measured step; without transfers whose bandwidth the plan has allocated,
     except that they get in the way of others."""
     rows = timeline.program.instructions
-    start, finish = np.zeros(len(timeline.cause)), np.zeros(len(timeline.cause))
-    np.maximum.at(start, rows["task"], timeline.start)
-    np.maximum.at(finish, rows["task"], timeline.finish)
+    start, finish = task_times(timeline)
     sizes = np.full(len(timeline.cause), np.nan)
     limited = {(each.source, each.target) for each in timeline.program.allocations}
     pairs: dict[tuple[int, int], list[int]] = {}

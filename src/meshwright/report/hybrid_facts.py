@@ -210,8 +210,7 @@ def name_devices(cluster: Cluster, names: Sequence[str]) -> str:
 
 def name_runs(cluster: Cluster, names: Sequence[str], most_runs: int = 3) -> str:
     """The same without their number."""
-    number = {device.name: place for place, device in enumerate(cluster.devices)}
-    places = np.sort([number[name] for name in names])
+    places = np.sort([cluster.index[name] for name in names])
     runs = np.split(places, np.flatnonzero(np.diff(places) != 1) + 1)
     texts = [_name_run(cluster, int(run[0]), int(run[-1])) for run in runs[:most_runs]]
     if len(runs) > most_runs:

@@ -234,7 +234,7 @@ def priced_seconds(graph: Graph, team: Team) -> dict[str, float]:
 @cache
 def _kind_seconds(kind: Any, team: Team) -> Any:
     work = find_work(kind)
-    return layer_seconds(work, H100, [team], [kind.graph.batch])[0][work.place]
+    return layer_seconds(work, H100, [(team, kind.graph.batch)])[0][work.place]
 
 
 @pytest.mark.parametrize("name", ["gpt", "llama", "bert", "gpt2"])
@@ -289,7 +289,7 @@ def find_work_of(kind: Any) -> Any:
 
 @cache
 def divide_of(kind: Any) -> Any:
-    return divide(find_work_of(kind), Widths.of([Team(tensor=2)], [1.0], kind.graph.batch))
+    return divide(find_work_of(kind), Widths.of([(Team(tensor=2), 1.0)], kind.graph.batch))
 
 
 def test_measured_times_of_divided_ops_are_forgotten_and_impossible_ones_stay() -> None:

@@ -1,9 +1,8 @@
 """The options of `meshwright cluster`."""
 
-from pathlib import Path
 from typing import Any
 
-from meshwright.cli.parser.option import CLUSTER, add_command, add_json
+from meshwright.cli.parser.option import CLUSTER, add_command, add_flag, add_json, add_path
 from meshwright.cli.parser.schema import add_text
 
 
@@ -12,16 +11,14 @@ def add_cluster(commands: Any) -> None:
     parser = add_command(commands, "cluster", "list, show, check or save clusters")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = add_command(actions, "list", "the names that the catalogue knows")
-    listing.add_argument(
-        "--devices", action="store_true", help="types of devices instead, with their data sheets"
-    )
+    add_flag(listing, "--devices", "types of devices instead, with their data sheets")
     add_json(listing)
     show = add_command(actions, "show", "what a cluster is made of")
     show.add_argument("source", metavar="NAME|FILE", help=CLUSTER)
     add_json(show)
     save = add_command(actions, "save", "write a cluster to a file, e.g. to edit it")
     save.add_argument("source", metavar="NAME|FILE", help=CLUSTER)
-    save.add_argument("file", type=Path, metavar="FILE", help="YAML or JSON, by its suffix")
+    add_path(save, "file", "YAML or JSON, by its suffix")
     check = add_command(
         actions, "check", "say what a cluster file means: hosts, who reaches whom, doubts"
     )

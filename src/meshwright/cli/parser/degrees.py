@@ -5,7 +5,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-from meshwright.cli.parser.option import count, counts, some_of, whole
+from meshwright.cli.parser.option import add_value, count, counts, some_of, whole
 from meshwright.plan.part import Keys, Recompute, ScheduleKind
 
 _COUNTS = {
@@ -42,36 +42,24 @@ def add_degrees(parser: ArgumentParser) -> None:
         "By default 1, of data as many as there are devices left.",
     )
     for name, text in _COUNTS.items():
-        group.add_argument(f"--{name}", type=count, metavar="N", help=text)
-    group.add_argument(
-        "--microbatches", type=count, metavar="N", help="parts of each replica's samples"
-    )
+        add_value(group, f"--{name}", count, "N", text)
+    add_value(group, "--microbatches", count, "N", "parts of each replica's samples")
     for name, (kind, text) in _CHOICES.items():
         group.add_argument(f"--{name}", choices=[str(each) for each in kind], help=text)
     group.add_argument("--zero", type=whole, choices=range(4), help="ZeRO stage")
     _add_sequence(group)
-    group.add_argument(
-        "--layers",
-        type=counts,
-        metavar="N,..",
-        help="layers of each stage, embedding and head counted (default: stages of equal work)",
-    )
+    text = "layers of each stage, embedding and head counted (default: stages of equal work)"
+    add_value(group, "--layers", counts, "N,..", text)
 
 
 def add_limits(group: _ArgumentGroup) -> None:
     """Degrees that a search may use: lists with commas."""
     for name, text in _COUNTS.items():
-        group.add_argument(f"--{name}", type=counts, metavar="N,..", help=text)
+        add_value(group, f"--{name}", counts, "N,..", text)
     for name, (kind, text) in _CHOICES.items():
-        group.add_argument(
-            f"--{name}",
-            type=_some(kind, kind),
-            metavar=f"{name[0].upper()},..",
-            help=f"{text}: {', '.join(kind)}",
-        )
-    group.add_argument(
-        "--zero", type=_some(_ZERO, int), metavar="Z,..", help="ZeRO stages: 0, 1, 2, 3"
-    )
+        known = f"{text}: {', '.join(kind)}"
+        add_value(group, f"--{name}", _some(kind, kind), f"{name[0].upper()},..", known)
+    add_value(group, "--zero", _some(_ZERO, int), "Z,..", "ZeRO stages: 0, 1, 2, 3")
     _add_sequence(group)
 
 

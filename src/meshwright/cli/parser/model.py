@@ -1,6 +1,5 @@
 """The options of what makes graphs of models: `meshwright capture`, `profile` and `zoo`."""
 
-from pathlib import Path
 from typing import Any
 
 from meshwright.cli.parser.option import (
@@ -9,10 +8,14 @@ from meshwright.cli.parser.option import (
     add_autocast,
     add_batch,
     add_command,
+    add_flag,
     add_foreach,
     add_json,
     add_loss_function,
+    add_output,
+    add_path,
     add_step,
+    add_value,
     count,
 )
 
@@ -21,40 +24,24 @@ def add_capture(commands: Any) -> None:
     """Add the command `meshwright capture` with its options."""
     parser = add_command(commands, "capture", "write a PyTorch training step as a graph file")
     parser.add_argument("model", metavar="MODEL", help=MODEL)
-    parser.add_argument(
-        "-o", dest="output", type=Path, required=True, metavar="FILE",
-        help="JSON, gzip when it ends in .gz",
-    )  # fmt: skip
+    add_output(parser, "JSON, gzip when it ends in .gz", "FILE", required=True)
     add_batch(parser)
     add_step(parser)
     add_autocast(parser)
     add_loss_function(parser)
-    parser.add_argument(
-        "--profile",
-        dest="profiles",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="times of kernels, as `meshwright profile` measures them; of several the last counts",
-    )
-    parser.add_argument(
+    text = "times of kernels, as `meshwright profile` measures them; of several the last counts"
+    add_path(parser, "--profile", text, dest="profiles", action="append", default=[])
+    add_flag(
+        parser,
         "--compile",
-        action="store_true",
-        help="as torch.compile runs the step: element-wise ops are merged, or have the times that "
+        "as torch.compile runs the step: element-wise ops are merged, or have the times that "
         "profiles of a compiled run have",
     )
     add_foreach(parser)
-    parser.add_argument(
-        "--untie",
-        action="store_true",
-        help="weights that modules share are copies, which stages of a pipeline may hold apart",
-    )
-    parser.add_argument(
-        "--inference",
-        action="store_true",
-        help="the model's outputs alone, in eval mode: no loss, gradients and optimiser",
-    )
+    text = "weights that modules share are copies, which stages of a pipeline may hold apart"
+    add_flag(parser, "--untie", text)
+    text = "the model's outputs alone, in eval mode: no loss, gradients and optimiser"
+    add_flag(parser, "--inference", text)
     parser.add_argument(
         "--no-cache",
         dest="use_cache",
@@ -79,25 +66,17 @@ def add_profile(commands: Any) -> None:
     parser.add_argument(
         "--device", required=True, choices=DEVICES, help="where kernels run: one of this machine"
     )
-    parser.add_argument(
-        "-o", dest="output", type=Path, metavar="FILE",
-        help="JSON, gzip when it ends in .gz; what the file has already is kept",
-    )  # fmt: skip
+    text = "JSON, gzip when it ends in .gz; what the file has already is kept"
+    add_output(parser, text, "FILE")
     parser.add_argument(
         "--type",
         dest="device_type",
         metavar="T",
         help="the device's type in clusters (default: by the name that it gives itself)",
     )
-    parser.add_argument(
-        "--threads",
-        type=count,
-        metavar="N",
-        help="of a CPU (default: as many as `run` gives each rank, $OMP_NUM_THREADS or 1)",
-    )
-    parser.add_argument(
-        "--again", action="store_true", help="also time calls that the file has already"
-    )
+    text = "of a CPU (default: as many as `run` gives each rank, $OMP_NUM_THREADS or 1)"
+    add_value(parser, "--threads", count, "N", text)
+    add_flag(parser, "--again", "also time calls that the file has already")
     add_batch(parser)
     add_step(parser)
     add_autocast(parser)
@@ -112,6 +91,6 @@ def add_zoo(commands: Any) -> None:
     actions = parser.add_subparsers(dest="action", metavar="[save]")
     save = add_command(actions, "save", "write a model's graph to a file")
     save.add_argument("name", metavar="NAME", help="a model of the zoo")
-    save.add_argument("file", type=Path, metavar="FILE", help="JSON, gzip when it ends in .gz")
+    add_path(save, "file", "JSON, gzip when it ends in .gz")
     add_batch(save)
     add_step(save)

@@ -1,9 +1,8 @@
 """The options of `meshwright network`."""
 
-from pathlib import Path
 from typing import Any
 
-from meshwright.cli.parser.option import PLAN_FOLDER, add_command, add_json
+from meshwright.cli.parser.option import PLAN_FOLDER, add_command, add_json, add_output, add_path
 
 
 def add_network(commands: Any) -> None:
@@ -11,19 +10,13 @@ def add_network(commands: Any) -> None:
     parser = add_command(
         commands, "network", "configure hosts so that a plan's transfers have their bandwidth"
     )
-    parser.add_argument("plan", type=Path, metavar="PLAN", help=PLAN_FOLDER)
+    add_path(parser, "plan", PLAN_FOLDER, "PLAN")
     parser.add_argument(
         "--emit",
         choices=("ovs", "tc"),
         help="configure Open vSwitch, or plain Linux by tc (default: only show the rates)",
     )
-    parser.add_argument(
-        "-o",
-        dest="output",
-        type=Path,
-        metavar="DIR",
-        help="write scripts and an Ansible inventory and playbooks there",
-    )
+    add_output(parser, "write scripts and an Ansible inventory and playbooks there")
     verbs = parser.add_mutually_exclusive_group()
     for verb, text in (
         ("apply", "configure this host (root); what is there of others is refused, not replaced"),

@@ -2,8 +2,9 @@
 
 import math
 import textwrap
-from argparse import ArgumentParser, ArgumentTypeError, HelpFormatter
+from argparse import ArgumentParser, ArgumentTypeError, HelpFormatter, _ActionsContainer
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from meshwright.cost.runtime import RUNTIMES
@@ -55,36 +56,54 @@ def add_command(commands: Any, name: str, text: str) -> ArgumentParser:
         action="store_true",
         help="print results in short, and only errors and warnings beside them",
     )
-    amount.add_argument(
-        "--verbose", action="store_true", help="print every line of progress and every table whole"
-    )
-    parser.add_argument(
-        "--traceback", action="store_true", help="show where an internal error arose"
-    )
+    add_flag(amount, "--verbose", "print every line of progress and every table whole")
+    add_flag(parser, "--traceback", "show where an internal error arose")
     return parser
+
+
+def add_flag(group: _ActionsContainer, name: str, text: str) -> None:
+    """What is so where it is said."""
+    group.add_argument(name, action="store_true", help=text)
+
+
+def add_path(
+    group: _ActionsContainer, name: str, text: str, metavar: str = "FILE", **more: Any
+) -> None:
+    """A file, or a folder (DIR)."""
+    group.add_argument(name, type=Path, metavar=metavar, help=text, **more)
+
+
+def add_output(group: _ActionsContainer, text: str, metavar: str = "DIR", **more: Any) -> None:
+    """Where results are written."""
+    add_path(group, "-o", text, metavar, dest="output", **more)
+
+
+def add_value(
+    group: _ActionsContainer,
+    name: str,
+    kind: Callable[[str], Any],
+    metavar: str,
+    text: str,
+    default: float | None = None,
+) -> None:
+    """A number, or several; the default, where there is one, ends its help."""
+    text = text if default is None else f"{text} (default: {default:g})"
+    group.add_argument(name, type=kind, metavar=metavar, default=default, help=text)
 
 
 def add_json(parser: ArgumentParser) -> None:
     """Whether programs read what is printed."""
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object instead of text for people"
-    )
+    add_flag(parser, "--json", "print one JSON object instead of text for people")
 
 
 def add_batch(parser: ArgumentParser) -> None:
     """The samples of a step."""
-    parser.add_argument(
-        "--batch", type=count, metavar="B", help="samples a step (default: the graph's own)"
-    )
+    add_value(parser, "--batch", count, "B", "samples a step (default: the graph's own)")
 
 
 def add_compile(parser: ArgumentParser) -> None:
     """Whether a step is predicted as a compiler runs it."""
-    parser.add_argument(
-        "--compile",
-        action="store_true",
-        help="as torch.compile runs the step: element-wise ops are merged",
-    )
+    add_flag(parser, "--compile", "as torch.compile runs the step: element-wise ops are merged")
 
 
 def add_runtime(parser: ArgumentParser) -> None:
@@ -100,20 +119,18 @@ def add_runtime(parser: ArgumentParser) -> None:
 
 def add_foreach(parser: ArgumentParser) -> None:
     """Whether a step is predicted with PyTorch's own updates."""
-    parser.add_argument(
+    add_flag(
+        parser,
         "--foreach",
-        action="store_true",
-        help="parameters are updated as PyTorch does by default on CUDA, with temporaries as large "
-        "as all of them, and not by one fused kernel as `run` has it",
+        "parameters are updated as PyTorch does by default on CUDA, with temporaries as large as "
+        "all of them, and not by one fused kernel as `run` has it",
     )
 
 
 def add_step(parser: ArgumentParser, other_optimizers: str = "") -> None:
     """What one may choose about the step of a model of the zoo, besides its batch, or of a factory
     that has arguments of these names."""
-    parser.add_argument(
-        "--sequence", type=count, metavar="N", help="tokens a sample (default: the model's own)"
-    )
+    add_value(parser, "--sequence", count, "N", "tokens a sample (default: the model's own)")
     add_precision(parser)
     parser.add_argument(
         "--optimizer",

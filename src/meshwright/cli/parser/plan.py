@@ -3,7 +3,6 @@
 from argparse import ArgumentParser, ArgumentTypeError, _ArgumentGroup
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 from meshwright.cli.parser.degrees import add_degrees, add_limits
@@ -14,11 +13,15 @@ from meshwright.cli.parser.option import (
     add_batch,
     add_command,
     add_compile,
+    add_flag,
     add_foreach,
     add_json,
+    add_output,
+    add_path,
     add_precision,
     add_runtime,
     add_sharing,
+    add_value,
     count,
     counts,
     part,
@@ -68,45 +71,22 @@ def add_plan(commands: Any) -> None:
     _add_scope(parser)
     _add_pipeline(parser)
     _add_quickp(parser)
-    parser.add_argument_group("method deploy").add_argument(
+    add_path(
+        parser.add_argument_group("method deploy"),
         "--prior",
-        type=Path,
-        metavar="FILE",
-        help="network that guides it, as `python -m meshwright.learn` trains it (also of auto; "
+        "network that guides it, as `python -m meshwright.learn` trains it (also of auto; "
         "default: the one that comes with the package)",
     )
-    parser.add_argument(
-        "-o",
-        dest="output",
-        type=Path,
-        metavar="DIR",
-        help="write the plan, the answer, the trace and copies of graph and cluster there",
-    )
+    text = "write the plan, the answer, the trace and copies of graph and cluster there"
+    add_output(parser, text)
     add_json(parser)
 
 
 def _add_search(parser: ArgumentParser) -> None:
     """How plans are looked for, and how long."""
-    parser.add_argument(
-        "--method",
-        default="auto",
-        metavar="M",
-        help=_METHOD_HELP,
-    )
-    parser.add_argument(
-        "--budget",
-        type=positive,
-        default=30.0,
-        metavar="S",
-        help="seconds to search for (default: 30)",
-    )
-    parser.add_argument(
-        "--seed",
-        type=whole,
-        default=0,
-        metavar="N",
-        help="the same seed gives the same plan (default: 0)",
-    )
+    parser.add_argument("--method", default="auto", metavar="M", help=_METHOD_HELP)
+    add_value(parser, "--budget", positive, "S", "seconds to search for", 30.0)
+    add_value(parser, "--seed", whole, "N", "the same seed gives the same plan", 0)
     parser.add_argument(
         "--microbatches",
         type=counts,
@@ -124,11 +104,8 @@ def _add_search(parser: ArgumentParser) -> None:
         help="end when nothing can be faster by more than this part, such as 0.05 (methods "
         "placement and quickp; default: 0)",
     )
-    parser.add_argument(
-        "--allocate",
-        action="store_true",
-        help="share each host's network interfaces out to the destinations, too",
-    )
+    text = "share each host's network interfaces out to the destinations, too"
+    add_flag(parser, "--allocate", text)
 
 
 def _add_scope(parser: ArgumentParser) -> None:
@@ -151,8 +128,8 @@ def _add_pipeline(parser: ArgumentParser) -> None:
     group = parser.add_argument_group(
         "method pipeline", "With --microbatches: lists with commas, by default all that fit."
     )
-    group.add_argument("--stages", type=counts, metavar="S,..", help="stages")
-    group.add_argument("--replicas", type=counts, metavar="R,..", help="replicas of each stage")
+    add_value(group, "--stages", counts, "S,..", "stages")
+    add_value(group, "--replicas", counts, "R,..", "replicas of each stage")
     _add_choice(group, "mapping", StageMapping, "devices of the replicas", MAPPINGS)
 
 
@@ -163,18 +140,10 @@ def _add_quickp(parser: ArgumentParser) -> None:
     )
     _add_choice(group, "scheme", Coarsener, "what makes the coarse graph", {})
     _add_choice(group, "rule", ThresholdRule, "thresholds of QuickP's own scheme", {})
-    group.add_argument(
-        "--max-share",
-        type=positive,
-        metavar="P",
-        help="part of the step's time that a group may take (quickp and fusion; default: no cap)",
-    )
-    group.add_argument(
-        "--groups",
-        type=count,
-        metavar="N",
-        help=f"coarse ops that placeto, metis and parmesan leave (default: {GROUPS})",
-    )
+    text = "part of the step's time that a group may take (quickp and fusion; default: no cap)"
+    add_value(group, "--max-share", positive, "P", text)
+    text = f"coarse ops that placeto, metis and parmesan leave (default: {GROUPS})"
+    add_value(group, "--groups", count, "N", text)
     _add_choice(group, "order", OpOrder, "whether a topological sort or the solver orders ops", {})
 
 
@@ -208,7 +177,7 @@ def add_simulate(commands: Any) -> None:
     own = "default: the one beside the plan"
     parser.add_argument("graph", nargs="?", metavar="MODEL|GRAPH", help=f"{GRAPH} ({own})")
     parser.add_argument("--cluster", metavar="C", help=f"{CLUSTER} ({own})")
-    parser.add_argument("--plan", type=Path, metavar="PLAN", help=PLAN_FOLDER)
+    add_path(parser, "--plan", PLAN_FOLDER, "PLAN")
     add_batch(parser)
     add_precision(parser)
     add_compile(parser)
@@ -222,8 +191,6 @@ def add_simulate(commands: Any) -> None:
         help="an instruction an op, one a stage's action, or one by what whole layers cost "
         "(default: op, unless the plan has too many of them)",
     )
-    parser.add_argument(
-        "--trace", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev there"
-    )
+    add_path(parser, "--trace", "write a trace for ui.perfetto.dev there")
     add_degrees(parser)
     add_json(parser)

@@ -1,7 +1,6 @@
 """The options of what runs plans: `meshwright run`, `compare` and `testbed`."""
 
 from argparse import ArgumentParser, BooleanOptionalAction
-from pathlib import Path
 from typing import Any
 
 from meshwright.cli.parser.option import (
@@ -11,9 +10,13 @@ from meshwright.cli.parser.option import (
     PLAN_FOLDER,
     add_autocast,
     add_command,
+    add_flag,
     add_json,
     add_loss_function,
+    add_output,
+    add_path,
     add_step,
+    add_value,
     count,
     positive,
     whole,
@@ -33,23 +36,18 @@ def add_run(commands: Any) -> None:
     """Add the command `meshwright run` with its options."""
     parser = add_command(commands, "run", "train a model by a plan, on torch.distributed")
     parser.epilog = RUN_NOTE
-    parser.add_argument("plan", type=Path, metavar="PLAN", help=PLAN_FOLDER)
+    add_path(parser, "plan", PLAN_FOLDER, "PLAN")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--model", metavar="MODEL", help=MODEL)
-    source.add_argument(
-        "--emulate",
-        action="store_true",
-        help="wait for the planned time of every op instead of computing; communication is real",
-    )
+    text = "wait for the planned time of every op instead of computing; communication is real"
+    add_flag(source, "--emulate", text)
     source.add_argument(
         "--script",
         metavar="COMMAND",
         help="with --commands: a training script of one's own that calls mw.training, and its "
         "options, as 'train.py --epochs 3'",
     )
-    parser.add_argument(
-        "--steps", type=count, default=10, metavar="N", help="steps to train (default: 10)"
-    )
+    add_value(parser, "--steps", count, "N", "steps to train", 10)
     parser.add_argument(
         "--device", choices=DEVICES, help="where ranks compute (default: cuda where there is one)"
     )
@@ -69,44 +67,24 @@ def add_run(commands: Any) -> None:
     _add_data(parser)
     _add_recovery(parser)
     _add_network(parser)
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="also train in one process in the plain way, and compare the losses",
-    )
-    parser.add_argument(
-        "--log",
-        type=Path,
-        metavar="FILE",
-        help="write a CSV file with a row for each step: loss, learning rate, seconds, samples a "
-        "second",
-    )
-    parser.add_argument(
-        "--tensorboard", type=Path, metavar="DIR", help="write the same for TensorBoard"
-    )
-    parser.add_argument(
-        "-o", dest="output", type=Path, metavar="DIR", help="write the run and its traces there"
-    )
+    text = "also train in one process in the plain way, and compare the losses"
+    add_flag(parser, "--check", text)
+    text = "write a CSV file with a row for each step: loss, learning rate, seconds, samples a "
+    add_path(parser, "--log", f"{text}second")
+    add_path(parser, "--tensorboard", "write the same for TensorBoard", "DIR")
+    add_output(parser, "write the run and its traces there")
     add_json(parser)
 
 
 def _add_training(parser: ArgumentParser) -> None:
     """How steps are taken."""
-    parser.add_argument(
-        "--learning-rate",
-        type=positive,
-        default=1e-3,
-        metavar="R",
-        help="of an optimizer by name (default: 0.001)",
-    )
+    add_value(parser, "--learning-rate", positive, "R", "of an optimizer by name", 1e-3)
     parser.add_argument(
         "--scheduler",
         metavar="FACTORY",
         help="package.module:function from the optimizer to one of torch.optim.lr_scheduler",
     )
-    parser.add_argument(
-        "--clip-norm", type=positive, metavar="N", help="clip the norm of all gradients to this"
-    )
+    add_value(parser, "--clip-norm", positive, "N", "clip the norm of all gradients to this")
     parser.add_argument(
         "--loss-scaling",
         action=BooleanOptionalAction,
@@ -119,26 +97,18 @@ def _add_training(parser: ArgumentParser) -> None:
         default="mean",
         help="whether the loss is a mean over the samples of a batch or a sum (default: mean)",
     )
-    parser.add_argument(
-        "--local-statistics",
-        action="store_true",
-        help="let batch normalisation see only the samples of its own device and microbatch",
-    )
-    parser.add_argument(
-        "--microbatch-statistics",
-        action="store_true",
-        help="let batch normalisation see only the samples of its microbatch, on all devices",
-    )
-    parser.add_argument(
+    text = "let batch normalisation see only the samples of its own device and microbatch"
+    add_flag(parser, "--local-statistics", text)
+    text = "let batch normalisation see only the samples of its microbatch, on all devices"
+    add_flag(parser, "--microbatch-statistics", text)
+    add_path(
+        parser,
         "--weights",
-        type=Path,
-        metavar="DIR",
-        help="start from the safetensors files of this folder (model.safetensors, or several and "
-        "an index, as on the Hub) instead of random weights",
+        "start from the safetensors files of this folder (model.safetensors, or several and an "
+        "index, as on the Hub) instead of random weights",
+        "DIR",
     )
-    parser.add_argument(
-        "--seed", type=whole, default=0, metavar="N", help="of weights and inputs (default: 0)"
-    )
+    add_value(parser, "--seed", whole, "N", "of weights and inputs", 0)
 
 
 def _add_data(parser: ArgumentParser) -> None:
@@ -150,9 +120,7 @@ def _add_data(parser: ArgumentParser) -> None:
         "__len__, or one to iterate); a sample is what the model is called with, and each rank "
         "loads its own rows only (default: the model's own inputs, at every step)",
     )
-    parser.add_argument(
-        "--shuffle", action="store_true", help="another order of samples in every epoch, by --seed"
-    )
+    add_flag(parser, "--shuffle", "another order of samples in every epoch, by --seed")
     parser.add_argument(
         "--workers",
         type=whole,
@@ -177,22 +145,18 @@ def _add_data(parser: ArgumentParser) -> None:
 
 def _add_network(parser: ArgumentParser) -> None:
     """What ranks speak over."""
-    parser.add_argument(
-        "--commands",
-        action="store_true",
-        help="only print the commands that start the ranks on the plan's hosts, by torchrun and "
-        "by Slurm",
-    )
+    text = "only print the commands that start the ranks on the plan's hosts, by torchrun and by "
+    add_flag(parser, "--commands", f"{text}Slurm")
     parser.add_argument(
         "--master",
         default="",
         metavar="HOST[:PORT]",
         help="in these commands: where the first host is found (default: its name, port 29500)",
     )
-    parser.add_argument(
+    add_flag(
+        parser,
         "--testbed",
-        action="store_true",
-        help="emulate the network of the plan's cluster on this machine meanwhile, with the plan's "
+        "emulate the network of the plan's cluster on this machine meanwhile, with the plan's "
         "allocations (root)",
     )
     parser.add_argument(
@@ -205,30 +169,15 @@ def _add_network(parser: ArgumentParser) -> None:
 
 def _add_recovery(parser: ArgumentParser) -> None:
     """What outlasts a failure."""
-    parser.add_argument(
-        "--checkpoint",
-        type=Path,
-        metavar="DIR",
-        help="keep checkpoints there, also when asked to stop by Ctrl-C or SIGTERM, and resume "
-        "from it",
+    text = (
+        "keep checkpoints there, also when asked to stop by Ctrl-C or SIGTERM, and resume from it"
     )
-    parser.add_argument(
-        "--every", type=count, default=100, metavar="N", help="steps between them (default: 100)"
-    )
-    parser.add_argument(
-        "--restarts",
-        type=whole,
-        default=0,
-        metavar="N",
-        help="how often ranks are started again after one failed (default: 0)",
-    )
-    parser.add_argument(
-        "--stall",
-        type=positive,
-        default=120.0,
-        metavar="S",
-        help="seconds of waiting after which a rank is taken for hung (default: 120)",
-    )
+    add_path(parser, "--checkpoint", text, "DIR")
+    add_value(parser, "--every", count, "N", "steps between them", 100)
+    text = "how often ranks are started again after one failed"
+    add_value(parser, "--restarts", whole, "N", text, 0)
+    text = "seconds of waiting after which a rank is taken for hung"
+    add_value(parser, "--stall", positive, "S", text, 120.0)
 
 
 def add_export(commands: Any) -> None:
@@ -236,29 +185,22 @@ def add_export(commands: Any) -> None:
     parser = add_command(
         commands, "export", "write the weights of the latest checkpoint as safetensors files"
     )
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of `run --checkpoint`")
-    parser.add_argument("folder", type=Path, metavar="DIR", help="where to write")
+    add_path(parser, "checkpoint", "of `run --checkpoint`", "CHECKPOINT")
+    add_path(parser, "folder", "where to write", "DIR")
 
 
 def add_compare(commands: Any) -> None:
     """Add the command `meshwright compare` with its options."""
     parser = add_command(commands, "compare", "hold a plan's prediction against a run of it")
-    parser.add_argument("plan", type=Path, metavar="PLAN", help=PLAN_FOLDER)
-    parser.add_argument(
-        "run", type=Path, metavar="RUN", help="a run file, or a folder that holds run.json.gz"
-    )
-    parser.add_argument(
-        "--trace",
-        type=Path,
-        metavar="FILE",
-        help="write a trace of both for ui.perfetto.dev there",
-    )
+    add_path(parser, "plan", PLAN_FOLDER, "PLAN")
+    add_path(parser, "run", "a run file, or a folder that holds run.json.gz", "RUN")
+    add_path(parser, "--trace", "write a trace of both for ui.perfetto.dev there")
     for name, text in (
         ("graph", "the graph with the ops' measured times"),
         ("cluster", "the cluster with the links' measured rates and latencies"),
         ("profile", "the measured times of kernel calls; what the file has already is kept"),
     ):
-        parser.add_argument(f"--write-{name}", type=Path, metavar="FILE", help=f"write {text}")
+        add_path(parser, f"--write-{name}", f"write {text}")
     add_json(parser)
 
 

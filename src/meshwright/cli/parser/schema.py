@@ -3,7 +3,7 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from meshwright.cli.parser.option import add_command
+from meshwright.cli.parser.option import add_command, add_flag
 
 FORMS = ("answer", "simulation", "cluster")
 
@@ -24,6 +24,4 @@ def add_schema(commands: Any) -> None:
 
 def add_text(parser: ArgumentParser) -> None:
     """Whether people read what is printed."""
-    parser.add_argument(
-        "--text", action="store_true", help="all fields for people, with their units and defaults"
-    )
+    add_flag(parser, "--text", "all fields for people, with their units and defaults")

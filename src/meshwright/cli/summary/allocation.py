@@ -53,7 +53,7 @@ def show_allocations(console: Console, cluster: Cluster, plan: Plan) -> None:
 
 def _ways(cluster: Cluster, allocation: Allocation) -> str:
     """By the switch that each way goes over its part of the rate, where it has any."""
-    number = {host: place for place, host in enumerate(cluster.hosts)}
+    number = cluster.host_index
     ways = cluster.ways.links[number[allocation.source], number[allocation.target]]
     if not allocation.shares:
         return "its route"

@@ -60,8 +60,9 @@ def show_answer(
     """The answer, then what its plan does; by stages where these are known."""
     assert answer.plan is not None
     step, facts = answer.step_seconds, answer.hybrid
-    is_general = answer.method.startswith("auto") and not _is_of_one_kind(answer)
-    kind = "" if is_general else " of this kind"
+    # What `auto` has searched one kind of plans only for, its first note says.
+    is_narrow = any(note.startswith("only ") for note in answer.notes)
+    kind = " of this kind" if is_narrow or not answer.method.startswith("auto") else ""
     rows = {
         "step": f"{format_seconds(step)}   {_speed(graph, step, facts)}",
         **(hybrid_rows(answer.plan, facts) if facts is not None else {}),
@@ -112,11 +113,6 @@ def _show_plan(
     console.print(_attribution(timeline))
     console.print()
     show_chart(console, timeline, _first_devices(cluster, plan))
-
-
-def _is_of_one_kind(answer: Answer) -> bool:
-    """Whether `auto` has searched one kind of plans only, which its first note then says."""
-    return any(note.startswith("only ") for note in answer.notes)
 
 
 def _speed(graph: Graph, step_seconds: float, facts: HybridFacts | None) -> str:
@@ -178,10 +174,9 @@ def show_timeline(
 
 def _first_devices(cluster: Cluster, plan: Plan) -> dict[str, int]:
     """The first device of every stage, by the stage; of several stages by the first."""
-    number = {device.name: place for place, device in enumerate(cluster.devices)}
     firsts: dict[int, str] = {}
     for stage, part in enumerate(plan.parts):
-        firsts.setdefault(number[part.devices[0]], f"stage {stage}")
+        firsts.setdefault(cluster.index[part.devices[0]], f"stage {stage}")
     return {name: device for device, name in list(firsts.items())[:MAX_DEVICES]}
 
 

@@ -25,7 +25,7 @@ def list_devices(*, is_json: bool) -> None:
     machine = find_machine()
     kinds = {**DEVICE_TYPES, **({} if machine is None else machine.types)}.values()
     if is_json:
-        rows = [_device_document(kind) | {"inside": asdict(INSIDE[kind.name])} for kind in kinds]
+        rows = [device_document(kind) | {"inside": asdict(INSIDE[kind.name])} for kind in kinds]
         print_json({"devices": rows})
         return
     print_line("peaks: dense TFLOP/s (TOP/s of int8 and int4)")
@@ -40,7 +40,19 @@ def list_devices(*, is_json: bool) -> None:
     print_table(("type", "memory", "bandwidth", last), shown, wraps=(last,))
 
 
-def _device_document(kind: DeviceType) -> dict[str, Any]:
+def count_parts(cluster: Cluster) -> dict[str, Any]:
+    """A cluster for programs: its name, and how many parts of each sort it has."""
+    return {
+        "name": cluster.name,
+        "devices": cluster.num_devices,
+        "hosts": len(cluster.hosts),
+        "switches": len(cluster.switches),
+        "links": len(cluster.links),
+    }
+
+
+def device_document(kind: DeviceType) -> dict[str, Any]:
+    """A type of devices for programs."""
     return {
         "name": kind.name,
         "memory_bytes": kind.memory_bytes,
@@ -75,19 +87,14 @@ def check_cluster(source: str, *, is_json: bool) -> None:
 
 def _survey_document(cluster: Cluster, survey: Survey, doubts: Sequence[str]) -> dict[str, Any]:
     cut = survey.narrowest
-    return {
-        "name": cluster.name,
-        "devices": cluster.num_devices,
-        "hosts": len(cluster.hosts),
-        "switches": len(cluster.switches),
-        "links": len(cluster.links),
+    return count_parts(cluster) | {
         "kinds": [
             {
                 "hosts": list(kind.hosts),
                 "out_bytes_per_second": list(kind.out_bytes_per_second),
                 "devices": [
                     {
-                        **_device_document(cluster.types[name]),
+                        **device_document(cluster.types[name]),
                         "devices": count,
                         "memory_bytes": size,
                     }

@@ -3,6 +3,7 @@
 Knows nothing of how such a plan was found.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -68,7 +69,6 @@ def show_parts(console: Console, graph: Graph, cluster: Cluster, plan: Plan) -> 
 
 
 def _make_rows(graph: Graph, cluster: Cluster, plan: Plan) -> Iterator[_PartRow]:
-    number = {name: op for op, name in enumerate(graph.op_names)}
     types = [cluster.types[name] for name in cluster.type_names]
     seconds = np.stack([op_seconds(graph, each, graph.batch) for each in types]).min(axis=0)
     gradients = _gradient_bytes(graph)
@@ -79,7 +79,7 @@ def _make_rows(graph: Graph, cluster: Cluster, plan: Plan) -> Iterator[_PartRow]
     alike: dict[tuple[object, ...], tuple[Part, list[int]]] = {}
     for part in plan.parts:
         _, ops = alike.setdefault((part.devices, part.shares, part.sync), (part, []))
-        ops += [number[name] for name in part.ops]
+        ops += [graph.index[name] for name in part.ops]
     for part, ops in alike.values():
         if part.num_replicas == 1:
             alone += ops
@@ -132,14 +132,15 @@ def name_devices(cluster: Cluster, devices: Sequence[str]) -> str:
         return devices[0]
     if len(devices) == cluster.num_devices:
         return f"all {len(devices)}"
-    type_of = {device.name: device.type for device in cluster.devices}
-    texts = []
-    for name in cluster.type_names:
-        count = sum(type_of[device] == name for device in devices)
-        every = sum(each == name for each in type_of.values())
-        if count:
-            texts.append(f"{count} {name}" if count == every else f"{count} of {every} {name}")
-    return ", ".join(texts)
+    every = Counter(device.type for device in cluster.devices)
+    own = Counter(cluster.devices[cluster.index[name]].type for name in devices)
+    return ", ".join(
+        f"{own[name]} {name}"
+        if own[name] == every[name]
+        else f"{own[name]} of {every[name]} {name}"
+        for name in every
+        if own[name]
+    )
 
 
 def _name_samples(cluster: Cluster, part: Part, batch: float) -> str:
@@ -149,10 +150,9 @@ def _name_samples(cluster: Cluster, part: Part, batch: float) -> str:
     samples = [batch * (high - low) for low, high in part.rows()]
     if max(samples) - min(samples) < 1e-6 * batch:
         return format_number(samples[0])
-    type_of = {device.name: device.type for device in cluster.devices}
     spans: dict[str, list[float]] = {}
-    for device, count in zip(part.devices, samples, strict=True):
-        spans.setdefault(type_of[device], []).append(count)
+    for name, count in zip(part.devices, samples, strict=True):
+        spans.setdefault(cluster.devices[cluster.index[name]].type, []).append(count)
     return ", ".join(f"{_span(each)} ({name})" for name, each in spans.items())
 
 

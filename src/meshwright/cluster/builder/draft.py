@@ -9,7 +9,7 @@ from meshwright.cluster.devices import find_type
 from meshwright.cluster.kind import KINDS, PLAIN
 from meshwright.cluster.part import MAX_DEVICES, MAX_LINKS
 from meshwright.errors import InputError, quoted
-from meshwright.units import LEAST_RATE, broken_rule
+from meshwright.units import LEAST_RATE, need_quantity
 
 # Latency of one hop between two devices, in seconds. A path of two equal links gets half on each.
 NVLINK_SECONDS = KINDS["nvlink3"].latency_seconds
@@ -129,6 +129,4 @@ def check_joined(**counts: int) -> None:
 def check_positive(**values: float) -> None:
     """Refuse rates and ratios that are not positive, or beyond all that exists."""
     for name, value in values.items():
-        rule = broken_rule(value, least=LEAST_RATE, is_positive=True)
-        if rule:
-            raise InputError(f"{name} {rule}, got {value}")
+        need_quantity(value, name, least=LEAST_RATE, is_positive=True)

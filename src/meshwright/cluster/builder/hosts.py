@@ -12,7 +12,7 @@ from meshwright.cluster.cluster import Cluster, DeviceType
 from meshwright.cluster.kind import PLAIN
 from meshwright.cluster.part import MAX_DEVICES
 from meshwright.errors import InputError
-from meshwright.units import LEAST_RATE, MOST_LATENCY, broken_rule
+from meshwright.units import LEAST_RATE, MOST_LATENCY, need_quantity
 
 MAX_NICS = 8 * MAX_DEVICES
 """Of all hosts together; each may be a node with four links."""
@@ -49,10 +49,8 @@ class HostGroup:
             raise InputError(f"{self.label}.nics: must not be negative, got {self.num_nics:,}")
         if self.num_nics:
             _check_rate(f"{self.label}.nics", self.nic_bytes_per_second)
-        if self.nvlink_bytes_per_second is not None:
-            _check_rate(f"{self.label}.nvlink", self.nvlink_bytes_per_second)
-        if self.pcie_bytes_per_second is not None:
-            _check_rate(f"{self.label}.pcie", self.pcie_bytes_per_second)
+        _check_rate(f"{self.label}.nvlink", self.nvlink_bytes_per_second)
+        _check_rate(f"{self.label}.pcie", self.pcie_bytes_per_second)
         _check_latency(f"{self.label}.latency", self.latency_seconds or 0.0)
 
     @property
@@ -96,8 +94,7 @@ class RackGroup:
         if not self.hosts:
             raise InputError(f"{self.label}.hosts: must be at least one")
         _check_rate(f"{self.label}.oversubscription", self.oversubscription)
-        if self.uplink_bytes_per_second is not None:
-            _check_rate(f"{self.label}.uplink", self.uplink_bytes_per_second)
+        _check_rate(f"{self.label}.uplink", self.uplink_bytes_per_second)
 
     @property
     def up_bytes_per_second(self) -> float:
@@ -210,13 +207,10 @@ def _check_count(what: str, value: int) -> None:
         raise InputError(f"{what}: must be from 1 to {MAX_DEVICES}, got {str(value)[:40]}")
 
 
-def _check_rate(what: str, value: float) -> None:
-    rule = broken_rule(value, least=LEAST_RATE, is_positive=True)
-    if rule:
-        raise InputError(f"{what}: {rule}, got {value}")
+def _check_rate(what: str, value: float | None) -> None:
+    if value is not None:
+        need_quantity(value, f"{what}:", least=LEAST_RATE, is_positive=True)
 
 
 def _check_latency(what: str, value: float) -> None:
-    rule = broken_rule(value, most=MOST_LATENCY)
-    if rule:
-        raise InputError(f"{what}: {rule}, got {value}")
+    need_quantity(value, f"{what}:", most=MOST_LATENCY)

@@ -12,7 +12,7 @@ from meshwright.cluster.builder.draft import Draft, check_counts
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
 from meshwright.cluster.devices import find_type
 from meshwright.errors import InputError
-from meshwright.units import LEAST_RATE, MOST, broken_rule
+from meshwright.units import LEAST_RATE, MOST, need_quantity
 
 MAX_DIRECT_DEVICES = 2048
 """Pairs grow with the square: this many devices have four million links."""
@@ -142,8 +142,8 @@ def _square(matrix: Sequence[Sequence[float]] | Floats) -> list[list[float]]:
     bad = np.argwhere(~is_legal & ~np.eye(len(rates), dtype=bool))
     if bad.size:
         i, j = bad[0]
-        rule = broken_rule(rates[i, j], least=LEAST_RATE, is_positive=True)
-        raise InputError(f"bytes_per_second from device {i} to {j} {rule}, got {rates[i, j]}")
+        what = f"bytes_per_second from device {i} to {j}"
+        need_quantity(rates[i, j], what, least=LEAST_RATE, is_positive=True)
     found: list[list[float]] = rates.tolist()
     return found
 

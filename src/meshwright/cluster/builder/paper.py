@@ -32,11 +32,7 @@ def dgx1(*, num_hosts: int = 1, device_type: DeviceType | str = "v100-32") -> Cl
     """DGX-1V hosts: NVLink cube mesh, PCIe to the host, Ethernet of 1.4 GB/s between hosts."""
     check_counts(num_hosts=num_hosts, devices_per_host=8)
     draft = Draft("dgx1" if num_hosts == 1 else f"dgx1-x{num_hosts}")
-    hosts = [f"host{place}" for place in range(num_hosts)]
-    for host in hosts:
-        devices = draft.add_host(host, device_type, 8)
-        join_cube_mesh(draft, devices)
-        draft.join_all(devices, host, _DGX1_PCIE_BYTES_PER_SECOND)
+    hosts = _add_cube_hosts(draft, "host", num_hosts, device_type)
     _join_hosts(draft, hosts, _DGX1_ETHERNET_BYTES_PER_SECOND)
     return draft.finish()
 
@@ -87,11 +83,7 @@ def tag_testbed() -> Cluster:
 def tag_cloud() -> Cluster:
     """TAG's cloud: 2 hosts of 8 V100 (wired as a DGX-1V), 4 hosts of 4 T4, 10 Gbit/s."""
     draft = Draft("tag-cloud")
-    hosts = ["v100-host0", "v100-host1"]
-    for host in hosts:
-        devices = draft.add_host(host, "v100-16", 8)
-        join_cube_mesh(draft, devices)
-        draft.join_all(devices, host, _DGX1_PCIE_BYTES_PER_SECOND)
+    hosts = _add_cube_hosts(draft, "v100-host", 2, "v100-16")
     hosts += _add_pcie_hosts(draft, "t4-host", 4, "t4", 4)
     _join_hosts(draft, hosts, 10e9 / 8)
     return draft.finish()
@@ -107,6 +99,17 @@ def join_cube_mesh(
         if num_links:
             rate = num_links * 25e9 if kind else _NVLINK_BYTES_PER_SECOND[num_links]
             draft.join(devices[i], devices[j], rate, latency_seconds, kind)
+
+
+def _add_cube_hosts(
+    draft: Draft, prefix: str, num_hosts: int, device_type: DeviceType | str
+) -> list[str]:
+    hosts = [f"{prefix}{place}" for place in range(num_hosts)]
+    for host in hosts:
+        devices = draft.add_host(host, device_type, 8)
+        join_cube_mesh(draft, devices)
+        draft.join_all(devices, host, _DGX1_PCIE_BYTES_PER_SECOND)
+    return hosts
 
 
 def _add_pcie_hosts(

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from meshwright.array import Longs
 from meshwright.cost.layer.mode import Keys, Recompute
 from meshwright.cost.layer.recomputation import Recomputation
+from meshwright.cost.layer.state import is_updated
 from meshwright.cost.layer.team import Team
 from meshwright.graph.graph import Bools, Floats, Graph, Phase, Split
 from meshwright.graph.stack.stack import LayerKind, Role
@@ -70,7 +71,8 @@ class HeldBytes:
 def find_held(kind: LayerKind, recomputation: Recomputation) -> HeldBytes:
     """What one device holds of a layer, found by going through its ops in order."""
     graph = kind.graph
-    counted = ~_is_gradient(kind) & ~kind.is_side
+    # Gradients that updates read are counted with the weights, not here.
+    counted = ~(kind.is_weight & is_updated(graph)) & ~kind.is_side
     first, last, saved = _spans(kind)
     holding = _holdings(kind)
     sizes = _by_holding(kind, holding)
@@ -152,14 +154,6 @@ def _by_holding(kind: LayerKind, holding: npt.NDArray[np.int8]) -> Floats:
     fixed = np.where(kind.is_expert, ByteDivision.FIXED_EXPERT, ByteDivision.FIXED_CUT)
     sizes[np.where(kind.is_cut, fixed, ByteDivision.FIXED), tensors] += graph.fixed_tensor_bytes
     return sizes
-
-
-def _is_gradient(kind: LayerKind) -> Bools:
-    """Gradients that updates read: counted with the weights, not here."""
-    graph = kind.graph
-    updated = np.zeros(graph.num_tensors, dtype=np.bool_)
-    updated[graph.use_tensor[graph.phase[graph.use_op] == Phase.UPDATE]] = True
-    return kind.is_weight & updated
 
 
 def op_holdings(kind: LayerKind) -> npt.NDArray[np.int8]:

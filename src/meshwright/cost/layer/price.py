@@ -94,13 +94,7 @@ def prepare_prices(
         missing = [each for each in wanted if (id(device_type), *each) not in known.seconds]
         if not missing:
             continue
-        times = layer_seconds(
-            known.work,
-            device_type,
-            [team for team, _ in missing],
-            [samples for _, samples in missing],
-        )
-        sums = _summed(times, known.counts)
+        sums = _summed(layer_seconds(known.work, device_type, missing), known.counts)
         for each, row in zip(missing, sums, strict=True):
             known.seconds[id(device_type), *each] = device_type, row
 

@@ -22,33 +22,24 @@ _CHUNK = 100_000
 """Ops timed at once: enough for speed, few enough for memory."""
 
 
-def layer_seconds(
-    work: LayerWork,
-    device_type: DeviceType,
-    teams: Sequence[Team],
-    samples: Sequence[float],
-) -> Floats:
+Asked = Sequence[tuple[Team, float]]
+"""Teams with their samples."""
+
+
+def layer_seconds(work: LayerWork, device_type: DeviceType, asked: Asked) -> Floats:
     """One row a team with its samples, one column a sort of ops."""
     step = max(1, _CHUNK // max(1, work.graph.num_ops))
-    rows = [
-        _timed(work, device_type, teams[at : at + step], samples[at : at + step])
-        for at in range(0, len(teams), step)
-    ]
-    return np.concatenate(rows)
+    starts = range(0, len(asked), step)
+    return np.concatenate([_timed(work, device_type, asked[at : at + step]) for at in starts])
 
 
-def _timed(
-    work: LayerWork,
-    device_type: DeviceType,
-    teams: Sequence[Team],
-    samples: Sequence[float],
-) -> Floats:
-    seconds = _estimate(work, device_type, teams, samples)
+def _timed(work: LayerWork, device_type: DeviceType, asked: Asked) -> Floats:
+    seconds = _estimate(work, device_type, asked)
     measured = _is_measured(work.graph, device_type)
     if not measured.any():
         return seconds
-    alone = _estimate(work, device_type, [Team()] * len(teams), samples)
-    whole = np.stack([op_seconds(work.graph, device_type, each) for each in samples])
+    alone = _estimate(work, device_type, [(Team(), samples) for _, samples in asked])
+    whole = np.stack([op_seconds(work.graph, device_type, samples) for _, samples in asked])
     share = np.where(alone > 0, seconds / np.where(alone > 0, alone, 1.0), 1.0)
     return np.where(measured, whole * share, seconds)
 
@@ -61,37 +52,27 @@ def _is_measured(graph: Graph, device_type: DeviceType) -> Bools:
     return known
 
 
-def _estimate(
-    work: LayerWork,
-    device_type: DeviceType,
-    teams: Sequence[Team],
-    samples: Sequence[float],
-) -> Floats:
+def _estimate(work: LayerWork, device_type: DeviceType, asked: Asked) -> Floats:
     """As `op_seconds` does: never below the share of the time at the graph's own batch."""
     batch = work.graph.batch
-    distinct = list(dict.fromkeys(teams))
-    place = [distinct.index(team) for team in teams]
-    every = _fit(work, device_type, [*teams, *distinct], [*samples, *[batch] * len(distinct)])
-    seconds, whole = every[: len(teams)], every[len(teams) :][place]
-    share = np.array(samples)[:, None] / batch
+    distinct = list(dict.fromkeys(team for team, _ in asked))
+    place = [distinct.index(team) for team, _ in asked]
+    every = _fit(work, device_type, [*asked, *((team, batch) for team in distinct)])
+    seconds, whole = every[: len(asked)], every[len(asked) :][place]
+    share = np.array([samples for _, samples in asked])[:, None] / batch
     captured = work.graph.calls > 0
     use = captured & (share < 1) & device_type.is_asynchronous
     return np.where(use, np.maximum(seconds, whole * share), seconds)
 
 
-def _fit(
-    work: LayerWork,
-    device_type: DeviceType,
-    teams: Sequence[Team],
-    samples: Sequence[float],
-) -> Floats:
-    widths = Widths.of(teams, samples, work.graph.batch)
+def _fit(work: LayerWork, device_type: DeviceType, asked: Asked) -> Floats:
+    widths = Widths.of(asked, work.graph.batch)
     graph = _joined(work, divide(work, widths))
     seconds = roofline_seconds(graph, device_type, 1.0)
     if device_type.is_asynchronous:
         fitted = fitted_seconds(graph, device_type, 1.0)
         seconds = np.where(np.isnan(fitted), seconds, fitted)
-    times: Floats = seconds.reshape(len(teams), -1) * num_blocks(work, widths)
+    times: Floats = seconds.reshape(len(asked), -1) * num_blocks(work, widths)
     return times
 
 

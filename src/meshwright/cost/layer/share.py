@@ -34,18 +34,19 @@ class Widths:
     """In how many blocks of keys, one after the other, attention runs."""
 
     @staticmethod
-    def of(teams: Sequence[Team], samples: Sequence[float], batch: float) -> "Widths":
+    def of(asked: Sequence[tuple[Team, float]], batch: float) -> "Widths":
         """One row a team with its samples; `batch` is the graph's."""
 
         def column(values: list[float]) -> Floats:
             return np.array(values, dtype=np.float64)[:, None]
 
+        teams = [team for team, _ in asked]
         return Widths(
             tensor=column([team.tensor for team in teams]),
             context=column([team.context for team in teams]),
             expert=column([team.expert for team in teams]),
             rows=column([1 / team.tensor if team.sequence else 1.0 for team in teams]),
-            growth=column([each / batch for each in samples]),
+            growth=column([samples / batch for _, samples in asked]),
             blocks=column([team.context if team.keys is Keys.RING else 1 for team in teams]),
         )
 

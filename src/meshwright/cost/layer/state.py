@@ -6,10 +6,10 @@ import numpy as np
 
 from meshwright.array import Longs
 from meshwright.cost.layer.team import Team
-from meshwright.graph.graph import Floats, Phase
+from meshwright.graph.graph import Bools, Floats, Graph, Phase
 from meshwright.graph.stack.stack import LayerKind, Role
 
-Amounts = tuple[float, float, float, float]
+Amounts = tuple[float, ...]
 """Bytes that every member has, that a tensor team divides, and likewise of experts: by place."""
 _NUM_PLACES = 4
 
@@ -32,10 +32,10 @@ def find_weights(kind: LayerKind) -> WeightBytes:
     shares = _op_shares(kind, gradients, place, size)
     optimiser = graph.state_bytes - np.minimum(graph.parameter_bytes, graph.state_bytes)
     return WeightBytes(
-        parameters=_amounts(graph.parameter_bytes @ shares),
-        gradients=_amounts(_by_place(place, size)),
+        parameters=tuple((graph.parameter_bytes @ shares).tolist()),
+        gradients=tuple(_by_place(place, size).tolist()),
         gradient_growth=_gradient_growth(kind, gradients, size),
-        optimiser=_amounts(optimiser @ shares),
+        optimiser=tuple((optimiser @ shares).tolist()),
     )
 
 
@@ -62,12 +62,16 @@ def find_shares(kind: LayerKind) -> Floats:
 
 def _find_gradients(kind: LayerKind) -> tuple[Longs, Longs, Floats]:
     """The gradients that updates read, how each is divided, and its bytes."""
-    graph = kind.graph
-    updated = np.zeros(graph.num_tensors, dtype=np.bool_)
-    updated[graph.use_tensor[graph.phase[graph.use_op] == Phase.UPDATE]] = True
-    gradients = np.flatnonzero(kind.is_weight & updated)
+    gradients = np.flatnonzero(kind.is_weight & is_updated(kind.graph))
     place = 2 * kind.is_expert[gradients] + kind.is_cut[gradients]
-    return gradients, place, graph.tensor_bytes[gradients]
+    return gradients, place, kind.graph.tensor_bytes[gradients]
+
+
+def is_updated(graph: Graph) -> Bools:
+    """The tensors that updates read."""
+    found = np.zeros(graph.num_tensors, dtype=np.bool_)
+    found[graph.use_tensor[graph.phase[graph.use_op] == Phase.UPDATE]] = True
+    return found
 
 
 def _op_shares(kind: LayerKind, gradients: Longs, place: Longs, size: Floats) -> Floats:
@@ -85,14 +89,7 @@ def _op_shares(kind: LayerKind, gradients: Longs, place: Longs, size: Floats) ->
 
 
 def _by_place(place: Longs, size: Floats) -> Floats:
-    sums = np.zeros(_NUM_PLACES)
-    np.add.at(sums, place, size)
-    return sums
-
-
-def _amounts(sums: Floats) -> Amounts:
-    whole, cut, expert_whole, expert_cut = sums.tolist()
-    return whole, cut, expert_whole, expert_cut
+    return np.bincount(place, weights=size, minlength=_NUM_PLACES).astype(np.float64, copy=False)
 
 
 def divided(amounts: Amounts, team: Team) -> tuple[float, float]:

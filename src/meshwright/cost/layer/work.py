@@ -12,6 +12,7 @@ import numpy.typing as npt
 from meshwright.array import Bools
 from meshwright.graph.column import OP_CODES, OP_SIZES, OP_TEXTS, no_tensors
 from meshwright.graph.graph import Floats, Graph, Ints, Phase
+from meshwright.graph.merge import sum_by
 from meshwright.graph.stack.product import is_cast, is_product
 from meshwright.graph.stack.stack import Codes, LayerKind, Role
 
@@ -54,10 +55,7 @@ def find_portions(kind: LayerKind) -> Portions:
 
 def _sums(ops: Ints, size: Floats, made: Floats, num_ops: int) -> tuple[Floats, Floats]:
     """By op the bytes of its tensors, and of those that are cut."""
-    all_bytes, cut_bytes = np.zeros(num_ops), np.zeros(num_ops)
-    np.add.at(all_bytes, ops, size)
-    np.add.at(cut_bytes, ops, size * made)
-    return all_bytes, cut_bytes
+    return sum_by(ops, size, num_ops), sum_by(ops, size * made, num_ops)
 
 
 def _ratio(part: Floats, whole: Floats, default: Floats) -> Floats:
@@ -80,9 +78,7 @@ class LayerWork:
 
     def count(self, chosen: Bools) -> Floats:
         """How many of some ops of the layer are of each sort."""
-        counts = np.zeros(self.graph.num_ops)
-        np.add.at(counts, self.place[chosen], 1.0)
-        return counts
+        return np.bincount(self.place[chosen], minlength=self.graph.num_ops).astype(np.float64)
 
 
 def find_work(kind: LayerKind) -> LayerWork:
@@ -101,15 +97,12 @@ def find_work(kind: LayerKind) -> LayerWork:
     _, first, place = np.unique(
         np.stack(rows).astype(np.float64), axis=1, return_index=True, return_inverse=True
     )
+    same = ("role", "tensor_cut", "row_cut", "read_keys", "written_keys")
     return LayerWork(
         graph=_without_tensors(graph, first),
         place=place.reshape(-1).astype(np.int32),
         portions=Portions(**{name: getattr(portions, name)[first] for name in names}),
-        role=kind.role[first],
-        tensor_cut=kind.tensor_cut[first],
-        row_cut=kind.row_cut[first],
-        read_keys=kind.read_keys[first],
-        written_keys=kind.written_keys[first],
+        **{name: getattr(kind, name)[first] for name in same},
     )
 
 

@@ -8,24 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from meshwright.cluster.cluster import Cluster
 from meshwright.export.perfetto.event import LINKS, Event
-from meshwright.export.perfetto.trace import trace_document
+from meshwright.export.perfetto.trace import trace_document, write_events
 from meshwright.export.perfetto.view import MAX_EVENTS, choose_view
-from meshwright.files import write_bytes
 from meshwright.simulate.timeline import Timeline
 
 
 def write_comparison(
     predicted: Timeline, measured: Timeline, cluster: Cluster, path: str | Path
 ) -> str:
-    """Write the trace of both; gzip when the name ends in .gz. Returns how it is coarser than they
-    are, "" where it is not."""
-    document = comparison_document(predicted, measured, cluster)
-    write_bytes(path, msgspec.json.encode(document) + b"\n")
-    return str(document["otherData"].get("coarser", ""))
+    """Write the trace of both, as `write_events` does."""
+    return write_events(comparison_document(predicted, measured, cluster), path)
 
 
 def comparison_document(

@@ -47,6 +47,12 @@ def write_trace(
     """
     document = trace_document(timeline, cluster, progress=progress)
     progress("writing the trace")
+    return write_events(document, path)
+
+
+def write_events(document: dict[str, Any], path: str | Path) -> str:
+    """Write a trace; gzip when the name ends in .gz. Returns how it is coarser than what it shows,
+    "" where it is not."""
     write_bytes(path, msgspec.json.encode(document) + b"\n")
     return str(document["otherData"].get("coarser", ""))
 

@@ -72,9 +72,8 @@ def _embed(model: Bert, words: Value) -> Value:
     order, zeros = (tape.buffer(model.positions, INT64) for _ in range(2))
     tape.count_views(2)
     order = Value(order.storage, sequence, INT64)
-    (segments,) = tape.run_plain(
-        name, "gather", (zeros, order), [(sequence, INT64)], moved=2 * order.bytes
-    )
+    size = sequence, INT64
+    segments = tape.make_plain(name, "gather", (zeros, order), size, moved=2 * order.bytes)
     ids = tape.input(tokens, INT64)
     tape.count_views(1)
     x = embedding(tape, f"{name}.word_embeddings", words, ids, tokens * hidden)

@@ -85,9 +85,8 @@ def _embed(model: Gpt, words: Value, places: Value) -> Value:
     ids = tape.input(tokens, INT64)
     tape.count_views(1)
     x = embedding(tape, "transformer.wte", words, ids, tokens * model.hidden)
-    (order,) = tape.run_plain("transformer", "arange", (), [(model.sequence, INT64)])
-    (order,) = tape.run_plain("transformer", "add", (order,), [(model.sequence, INT64)])
-    order = tape.view(order)
+    order = tape.make_plain("transformer", "arange", (), (model.sequence, INT64))
+    order = tape.view(tape.make_plain("transformer", "add", (order,)))
     y = embedding(tape, "transformer.wpe", places, order, model.sequence * model.hidden)
     x = add_broadcast(tape, "transformer", x, y)
     tape.view(order)  # for the mask, which the kernel makes itself

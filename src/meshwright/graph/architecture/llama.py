@@ -136,9 +136,7 @@ def _split_heads(tape: StepTape, x: Value, heads: int, is_rotated: bool) -> Valu
 
     def backward(gradient: Value) -> list[Value]:
         if is_copied:
-            gradient = tape.run(
-                "", "clone", (gradient,), [(x.elements, x.type)], kind="strided_clone"
-            )[0]
+            gradient = tape.make("", "clone", (gradient,), kind="strided_clone")
         tape.count_views(1)
         return [gradient]
 

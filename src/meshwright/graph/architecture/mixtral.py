@@ -82,80 +82,69 @@ class _Mixture:
             tape.view(x), self.router, shaped=False
         )
         scores = cast(tape, name, scores, FP32)
-        size = [(scores.elements, FP32)]
-        (weights,) = tape.run(name, "_softmax", (scores,), size)
-        tape.record(
-            weights,
-            (scores,),
-            lambda gradient: tape.run(
-                "", "_softmax_backward_data", (gradient, weights), size, workspace=gradient.bytes
-            ),
-        )
-        best, indices = tape.run(
-            name, "topk", (weights,), [(self.copies, FP32), (self.copies, INT64)]
-        )
+        weights = tape.make(name, "_softmax", (scores,))
+
+        def normalise(gradient: Value) -> list[Value]:
+            back = "_softmax_backward_data"
+            return [tape.make("", back, (gradient, weights), workspace=gradient.bytes)]
+
+        tape.record(weights, (scores,), normalise)
+        sizes = [(self.copies, FP32), (self.copies, INT64)]
+        best, indices = tape.run(name, "topk", (weights,), sizes)
 
         def backward(gradient: Value) -> list[Value]:
-            (zeros,) = tape.run("", "new_zeros", (), size)
-            return tape.run("", "scatter", (zeros, indices, gradient), size)
+            zeros = tape.make("", "new_zeros", (), (scores.elements, FP32))
+            return [tape.make("", "scatter", (zeros, indices, gradient))]
 
         tape.record(best, (weights,), backward)
         return self._normalise(best), indices
 
     def _normalise(self, best: Value) -> Value:
         """By their sum, in place; what was there before is copied for the gradient."""
-        tape, name, size = self.tape, f"{self.name}.gate", [(self.copies, FP32)]
-        (total,) = tape.run(
-            name,
-            "sum",
-            (best,),
-            [(self.tokens, FP32)],
-            product=ProductSize(self.tokens, 1, 1, 1, 0),
-        )
+        tape, name = self.tape, f"{self.name}.gate"
+        product = ProductSize(self.tokens, 1, 1, 1, 0)
+        total = tape.make(name, "sum", (best,), (self.tokens, FP32), product=product)
 
         def spread(gradient: Value) -> list[Value]:
             tape.count_views(1)
             return [Value(gradient.storage, gradient.elements, FP32, layout=self.strided)]
 
         tape.record(total, (best,), spread)
-        (kept,) = tape.run(name, "clone", (best,), size)
-        (made,) = tape.run(name, "div_", (best, total), size, kind=f"{self.strided}div_")
+        kept = tape.make(name, "clone", (best,))
+        made = tape.make(name, "div_", (best, total), kind=f"{self.strided}div_")
 
         def backward(gradient: Value) -> list[Value]:
-            (ratio,) = tape.run("", "div", (kept, total), size, kind=f"{self.strided}div")
-            (ratio,) = tape.run("", "div", (ratio, total), size, kind=f"{self.strided}div")
-            (turned,) = tape.run("", "neg", (gradient,), size)
-            (slope,) = tape.run("", "mul", (turned, ratio), size)
-            (into,) = tape.run("", "div", (gradient, total), size, kind=f"{self.strided}div")
+            ratio = tape.make("", "div", (kept, total), kind=f"{self.strided}div")
+            ratio = tape.make("", "div", (ratio, total), kind=f"{self.strided}div")
+            turned = tape.make("", "neg", (gradient,))
+            slope = tape.make("", "mul", (turned, ratio))
+            into = tape.make("", "div", (gradient, total), kind=f"{self.strided}div")
             return [into, sum_inner(tape, slope, self.tokens) if self.chosen > 1 else slope]
 
         return tape.record(made, (best, total), backward, known=False)
 
     def _sort(self, indices: Value) -> tuple[Value, Value, Value]:
         """The order of copies by expert, the token of each, and the experts in that order."""
-        tape, name, size = self.tape, self.name_experts, [(self.copies, INT64)]
-        ranked, order = tape.run_plain(name, "sort", (indices,), size * 2)
-        (owners,) = tape.run_plain(name, "floor_divide", (order,), size)
-        return order, owners, ranked
+        tape, name, size = self.tape, self.name_experts, (self.copies, INT64)
+        ranked, order = tape.run(name, "sort", (indices,), [size] * 2, plain=True)
+        return order, tape.make_plain(name, "floor_divide", (order,)), ranked
 
     def _find_ends(self, ranked: Value) -> Value:
         """Where the rows of each expert end."""
-        tape, name, counts = self.tape, self.name_experts, [(self.experts, INT32)]
-        (short,) = tape.run_plain(name, "_to_copy", (ranked,), [(self.copies, INT32)])
-        (counted,) = tape.run_plain(name, "histc", (short,), counts)
-        (ends,) = tape.run_plain(name, "cumsum", (counted,), counts)
-        return ends
+        tape, name = self.tape, self.name_experts
+        short = tape.make_plain(name, "_to_copy", (ranked,), (self.copies, INT32))
+        counted = tape.make_plain(name, "histc", (short,), (self.experts, INT32))
+        return tape.make_plain(name, "cumsum", (counted,))
 
     def _index(self, x: Value, rows: Value, elements: int) -> Value:
         """Rows of x; as much of it is read as is made."""
         tape, name = self.tape, self.name_experts
         moved = elements * x.type.size + rows.bytes
-        (made,) = tape.run(name, "index", (x, rows), [(elements, x.type)], moved=moved)
-        size = [(x.elements, x.type)]
+        made = tape.make(name, "index", (x, rows), (elements, x.type), moved=moved)
 
         def backward(gradient: Value) -> list[Value]:
-            (zeros,) = tape.run("", "new_zeros", (), size)
-            return tape.run("", "index_put", (zeros, rows, gradient), size)
+            zeros = tape.make("", "new_zeros", (), (x.elements, x.type))
+            return [tape.make("", "index_put", (zeros, rows, gradient))]
 
         return tape.record(made, (x,), backward)
 
@@ -169,13 +158,12 @@ class _Mixture:
 
     def _gate(self, gate: Value, up: Value) -> Value:
         """The product of both; `up` is half of each row of something wider."""
-        tape, size = self.tape, [(gate.elements, gate.type)]
-        (made,) = tape.run(self.name_experts, "mul", (gate, up), size, kind="strided_mul")
+        tape = self.tape
+        made = tape.make(self.name_experts, "mul", (gate, up), kind="strided_mul")
 
         def backward(gradient: Value) -> list[Value]:
-            (into_up,) = tape.run("", "mul", (gradient, gate), size)
-            (into_gate,) = tape.run("", "mul", (gradient, up), size, kind="strided_mul")
-            return [into_gate, into_up]
+            into_up = tape.make("", "mul", (gradient, gate))
+            return [tape.make("", "mul", (gradient, up), kind="strided_mul"), into_up]
 
         return tape.record(made, (gate, up), backward)
 
@@ -190,11 +178,11 @@ class _Mixture:
         def run(
             reads: tuple[Value, ...], elements: int, rows: float, columns: float, depth: float
         ) -> Value:
-            (made,) = tape.run(
-                self.name_experts, "_grouped_mm", (*reads, ends), [(elements, x.type)],
-                flops=flops, product=ProductSize(rows, columns, depth, experts, aligned),
-            )  # fmt: skip
-            return made
+            name, size = self.name_experts, (elements, x.type)
+            product = ProductSize(rows, columns, depth, experts, aligned)
+            return tape.make(
+                name, "_grouped_mm", (*reads, ends), size, flops=flops, product=product
+            )
 
         def backward(gradient: Value) -> list[Value]:
             tape.count_views(1)
@@ -208,23 +196,23 @@ class _Mixture:
 
     def _weigh(self, y: Value, shares: Value) -> Value:
         """Every row by its share, in fp32."""
-        tape, size = self.tape, [(y.elements, FP32)]
-        (made,) = tape.run(self.name_experts, "mul", (y, shares), size, kind="strided_mul")
+        tape, size = self.tape, (y.elements, FP32)
+        made = tape.make(self.name_experts, "mul", (y, shares), size, kind="strided_mul")
 
         def backward(gradient: Value) -> list[Value]:
-            (products,) = tape.run("", "mul", (gradient, y), size)
-            (into,) = tape.run("", "mul", (gradient, shares), size, kind="strided_mul")
-            (into,) = tape.run("", "_to_copy", (into,), [(y.elements, y.type)])
+            products = tape.make("", "mul", (gradient, y))
+            into = tape.make("", "mul", (gradient, shares), kind="strided_mul")
+            into = tape.make("", "_to_copy", (into,), (y.elements, y.type))
             return [into, sum_inner(tape, products, self.copies)]
 
         return tape.record(made, (y, shares), backward)
 
     def _invert(self, order: Value) -> Value:
         """Where each copy has gone."""
-        tape, name, size = self.tape, self.name_experts, [(self.copies, INT64)]
-        (empty,) = tape.run_plain(name, "empty_like", (), size, written=0)
-        (numbers,) = tape.run_plain(name, "arange", (), size)
-        return tape.run_plain(name, "index_put_", (empty, order, numbers), size)[0]
+        tape, name, size = self.tape, self.name_experts, (self.copies, INT64)
+        empty = tape.make_plain(name, "empty_like", (), size, written=0)
+        numbers = tape.make_plain(name, "arange", (), size)
+        return tape.make_plain(name, "index_put_", (empty, order, numbers))
 
     def _add_up(self, y: Value) -> Value:
         """The copies of each token."""
@@ -234,17 +222,15 @@ class _Mixture:
 
         def spread(gradient: Value) -> list[Value]:
             if self.chosen > 1:
-                (gradient,) = tape.run(
-                    "", "clone", (gradient,), [(y.elements, y.type)], kind="strided_clone"
-                )
+                back = y.elements, y.type
+                gradient = tape.make("", "clone", (gradient,), back, kind="strided_clone")
             tape.count_views(1)
             return [gradient]
 
         tape.record(grouped, (y,), spread)
-        (made,) = tape.run(
-            self.name_experts, "sum", (grouped,), [(self.tokens * hidden, y.type)],
-            product=ProductSize(self.tokens, hidden, self.chosen, 1, 0),
-        )  # fmt: skip
+        product = ProductSize(self.tokens, hidden, self.chosen, 1, 0)
+        size = self.tokens * hidden, y.type
+        made = tape.make(self.name_experts, "sum", (grouped,), size, product=product)
 
         def backward(gradient: Value) -> list[Value]:
             tape.count_views(2)

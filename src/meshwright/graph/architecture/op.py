@@ -5,6 +5,7 @@ made, is that of torch 2.13, whose captured steps the tests compare with. Knows 
 """
 
 import math
+from typing import Any
 
 from meshwright.graph.architecture.tape import StepTape
 from meshwright.graph.architecture.value import BOOL, FP32, ProductSize, Type, Value
@@ -39,18 +40,14 @@ def summed_rows(columns: int, depth: int) -> tuple[ProductSize, int]:
 def sum_rows(tape: StepTape, value: Value, columns: int) -> Value:
     """Add up the rows of a gradient, `columns` numbers each."""
     product, workspace = summed_rows(columns, value.elements // columns)
-    (made,) = tape.run(
-        "", "sum", (value,), [(columns, value.type)], product=product, workspace=workspace
-    )
-    return made
+    size = columns, value.type
+    return tape.make("", "sum", (value,), size, product=product, workspace=workspace)
 
 
 def sum_inner(tape: StepTape, value: Value, rows: int) -> Value:
     """Add up the numbers of each row of a gradient."""
-    (made,) = tape.run(
-        "", "sum", (value,), [(rows, value.type)], product=ProductSize(rows, 1, 1, 1, 0)
-    )
-    return made
+    product = ProductSize(rows, 1, 1, 1, 0)
+    return tape.make("", "sum", (value,), (rows, value.type), product=product)
 
 
 class Linear:
@@ -64,15 +61,9 @@ class Linear:
     ) -> Value:
         number_type = reads[0].type
         aligned = alignment(number_type.size, self.inputs, self.outputs)
-        (made,) = self.tape.run(
-            self.module,
-            name,
-            reads,
-            [(rows * columns, number_type)],
-            flops=2 * rows * columns * depth,
-            product=ProductSize(rows, columns, depth, 1, aligned),
-        )
-        return made
+        product = ProductSize(rows, columns, depth, 1, aligned)
+        flops, size = 2 * rows * columns * depth, (rows * columns, number_type)
+        return self.tape.make(self.module, name, reads, size, flops=flops, product=product)
 
     def biased(
         self, x: Value, weight: Value, bias: Value, *, shaped: bool = True, stored: bool = False
@@ -124,22 +115,16 @@ class Linear:
 def layer_norm(tape: StepTape, module: str, x: Value, weight: Value, bias: Value) -> Value:
     """Ba et al. (2016), over rows as long as the weight."""
     rows = x.elements // weight.elements
-    made, mean, deviation = tape.run(
-        module,
-        "native_layer_norm",
-        (x, weight, bias),
-        [(x.elements, x.type), (rows, x.type), (rows, x.type)],
-        product=ProductSize(1, 1, rows, 1, 0),
+    product = ProductSize(1, 1, rows, 1, 0)
+    sizes = [(elements, x.type) for elements in (x.elements, rows, rows)]
+    made, *moments = tape.run(
+        module, "native_layer_norm", (x, weight, bias), sizes, product=product
     )
 
     def backward(gradient: Value) -> list[Value]:
-        return tape.run(
-            module,
-            "native_layer_norm_backward",
-            (gradient, x, mean, deviation, weight, bias),
-            [(x.elements, x.type), (weight.elements, x.type), (bias.elements, x.type)],
-            product=ProductSize(1, 1, rows, 1, 0),
-        )
+        reads = (gradient, x, *moments, weight, bias)
+        makes = [(each.elements, x.type) for each in (x, weight, bias)]
+        return tape.run(module, "native_layer_norm_backward", reads, makes, product=product)
 
     return tape.record(made, (x, weight, bias), backward)
 
@@ -151,33 +136,42 @@ def dropout(tape: StepTape, module: str, x: Value) -> Value:
     )
 
     def backward(gradient: Value) -> list[Value]:
-        return tape.run(module, "native_dropout_backward", (gradient, mask), [(x.elements, x.type)])
+        return [tape.make(module, "native_dropout_backward", (gradient, mask))]
 
     return tape.record(made, (x,), backward)
 
 
 def activation(tape: StepTape, module: str, name: str, x: Value, *, strided: bool = False) -> Value:
     """An op number by number whose backward reads its input, or for tanh its output."""
-    before = "strided_" if strided else ""
-    (made,) = tape.run(module, name, (x,), [(x.elements, x.type)], kind=before + name)
-    back = f"{name}_backward"
+    before, back = "strided_" if strided else "", f"{name}_backward"
+    made = tape.make(module, name, (x,), kind=before + name)
 
     def backward(gradient: Value) -> list[Value]:
         saved = made if name == "tanh" else x
-        return tape.run(module, back, (gradient, saved), [(x.elements, x.type)], kind=before + back)
+        return [tape.make(module, back, (gradient, saved), kind=before + back)]
+
+    return tape.record(made, (x,), backward)
+
+
+def softmax(tape: StepTape, module: str, name: str, x: Value, **more: Any) -> Value:
+    """A softmax or its logarithm, whose backward reads its output; `more` are of both kernels."""
+    made = tape.make(module, name, (x,), **more)
+
+    def backward(gradient: Value) -> list[Value]:
+        return [tape.make(module, f"{name}_backward_data", (gradient, made), **more)]
 
     return tape.record(made, (x,), backward)
 
 
 def add(tape: StepTape, module: str, one: Value, other: Value) -> Value:
     """Both of one shape: each has the gradient of the sum."""
-    (made,) = tape.run(module, "add", (one, other), [(one.elements, one.type)])
+    made = tape.make(module, "add", (one, other))
     return tape.record(made, (one, other), lambda gradient: [gradient, gradient])
 
 
 def add_broadcast(tape: StepTape, module: str, one: Value, other: Value) -> Value:
     """To every sample of `one` the same `other`, whose gradient is a sum over the samples."""
-    (made,) = tape.run(module, "add", (one, other), [(one.elements, one.type)], kind="strided_add")
+    made = tape.make(module, "add", (one, other), kind="strided_add")
 
     def backward(gradient: Value) -> list[Value]:
         return [gradient, sum_rows(tape, gradient, other.elements)]
@@ -187,53 +181,43 @@ def add_broadcast(tape: StepTape, module: str, one: Value, other: Value) -> Valu
 
 def scale(tape: StepTape, module: str, x: Value) -> Value:
     """Multiply every number by a constant."""
-    (made,) = tape.run(module, "mul", (x,), [(x.elements, x.type)])
-    return tape.record(
-        made, (x,), lambda gradient: tape.run(module, "mul", (gradient,), [(x.elements, x.type)])
-    )
+    made = tape.make(module, "mul", (x,))
+    return tape.record(made, (x,), lambda gradient: [tape.make(module, "mul", (gradient,))])
 
 
 def shift(tape: StepTape, module: str, x: Value) -> Value:
     """Add a constant to every number."""
-    (made,) = tape.run(module, "add", (x,), [(x.elements, x.type)])
-    return tape.record(made, (x,), lambda gradient: [gradient])
+    return tape.record(tape.make(module, "add", (x,)), (x,), lambda gradient: [gradient])
 
 
 def power(tape: StepTape, module: str, x: Value) -> Value:
     """To a constant power n; backward has n times the power n - 1."""
-    size = [(x.elements, x.type)]
-    (made,) = tape.run(module, "pow", (x,), size)
 
     def backward(gradient: Value) -> list[Value]:
-        (lower,) = tape.run(module, "pow", (x,), size)
-        (slope,) = tape.run(module, "mul", (lower,), size)
-        return tape.run(module, "mul", (gradient, slope), size)
+        slope = tape.make(module, "mul", (tape.make(module, "pow", (x,)),))
+        return [tape.make(module, "mul", (gradient, slope))]
 
-    return tape.record(made, (x,), backward)
+    return tape.record(tape.make(module, "pow", (x,)), (x,), backward)
 
 
 def times(tape: StepTape, module: str, one: Value, other: Value) -> Value:
     """Both of one shape."""
-    size = [(one.elements, one.type)]
-    (made,) = tape.run(module, "mul", (one, other), size)
 
     def backward(gradient: Value) -> list[Value]:
-        (into_other,) = tape.run(module, "mul", (gradient, one), size)
-        (into_one,) = tape.run(module, "mul", (gradient, other), size)
-        return [into_one, into_other]
+        into_other = tape.make(module, "mul", (gradient, one))
+        return [tape.make(module, "mul", (gradient, other)), into_other]
 
-    return tape.record(made, (one, other), backward)
+    return tape.record(tape.make(module, "mul", (one, other)), (one, other), backward)
 
 
 def cast(tape: StepTape, module: str, x: Value, number_type: Type) -> Value:
     """To numbers of another type, where it is another."""
     if x.type == number_type:
         return x
-    (made,) = tape.run(module, "_to_copy", (x,), [(x.elements, number_type)])
+    made = tape.make(module, "_to_copy", (x,), (x.elements, number_type))
+    back = x.elements, x.type
     return tape.record(
-        made,
-        (x,),
-        lambda gradient: tape.run(module, "_to_copy", (gradient,), [(x.elements, x.type)]),
+        made, (x,), lambda gradient: [tape.make(module, "_to_copy", (gradient,), back)]
     )
 
 
@@ -242,21 +226,14 @@ def embedding(
 ) -> Value:
     """Rows of a table; as much of it is read as is made. `tokens`: how many rows, where all samples
     have the same ids and those are there once."""
-    made_bytes = elements * weight.type.size
-    (made,) = tape.run(
-        module, "embedding", (weight, ids), [(elements, weight.type)], moved=made_bytes + ids.bytes
-    )
+    moved = elements * weight.type.size + ids.bytes
+    made = tape.make(module, "embedding", (weight, ids), (elements, weight.type), moved=moved)
 
     def backward(gradient: Value) -> list[Value]:
-        return tape.run(
-            module,
-            "embedding_dense_backward",
-            (gradient, ids),
-            [(weight.elements, weight.type)],
-            workspace=FP32.size * gradient.elements
-            if (tokens or ids.elements) > SORTED_TOKENS
-            else 0,
-        )
+        is_sorted = (tokens or ids.elements) > SORTED_TOKENS
+        size, workspace = (weight.elements, weight.type), FP32.size * gradient.elements * is_sorted
+        back = "embedding_dense_backward"
+        return [tape.make(module, back, (gradient, ids), size, workspace=workspace)]
 
     return tape.record(made, (weight,), backward)
 
@@ -377,10 +354,11 @@ def separate_attention(
 
 def select_first(tape: StepTape, x: Value, elements: int) -> Value:
     """The first token of every sample: a view, whose gradient is zero elsewhere."""
+    return view_part(tape, x, elements, "select_backward")
+
+
+def view_part(tape: StepTape, x: Value, elements: int, backward: str) -> Value:
+    """A part of a value: a view, whose gradient an op puts where it was, among zeros."""
     tape.count_views(1)
-    made = Value(x.storage, elements, x.type)
-    return tape.record(
-        made,
-        (x,),
-        lambda gradient: tape.run("", "select_backward", (gradient,), [(x.elements, x.type)]),
-    )
+    made, back = Value(x.storage, elements, x.type), (x.elements, x.type)
+    return tape.record(made, (x,), lambda gradient: [tape.make("", backward, (gradient,), back)])

@@ -16,37 +16,35 @@ def rms_norm(tape: StepTape, module: str, x: Value, weight: Value) -> Value:
 
 
 def _mean(tape: StepTape, module: str, x: Value, rows: int) -> Value:
-    (made,) = tape.run(
-        module, "mean", (x,), [(rows, x.type)], product=ProductSize(rows, 1, 1, 1, 0)
-    )
+    product = ProductSize(rows, 1, 1, 1, 0)
+    made = tape.make(module, "mean", (x,), (rows, x.type), product=product)
 
     def backward(gradient: Value) -> list[Value]:
         tape.count_views(1)
-        return tape.run("", "div", (gradient,), [(x.elements, x.type)], kind="strided_div")
+        size = x.elements, x.type
+        return [tape.make("", "div", (gradient,), size, kind="strided_div")]
 
     return tape.record(made, (x,), backward)
 
 
 def _inverse_root(tape: StepTape, module: str, x: Value) -> Value:
-    size = [(x.elements, x.type)]
-    (made,) = tape.run(module, "rsqrt", (x,), size)
+    made = tape.make(module, "rsqrt", (x,))
 
     def backward(gradient: Value) -> list[Value]:
-        (cubed,) = tape.run("", "pow", (made,), size)
-        (half,) = tape.run("", "mul", (gradient,), size)
-        return tape.run("", "mul", (half, cubed), size)
+        cubed = tape.make("", "pow", (made,))
+        half = tape.make("", "mul", (gradient,))
+        return [tape.make("", "mul", (half, cubed))]
 
     return tape.record(made, (x,), backward)
 
 
 def _times_rows(tape: StepTape, module: str, x: Value, factors: Value) -> Value:
     """Every row by a number of its own."""
-    size = [(x.elements, x.type)]
-    (made,) = tape.run(module, "mul", (x, factors), size, kind="strided_mul")
+    made = tape.make(module, "mul", (x, factors), kind="strided_mul")
 
     def backward(gradient: Value) -> list[Value]:
-        (products,) = tape.run("", "mul", (gradient, x), size)
-        (into,) = tape.run("", "mul", (gradient, factors), size, kind="strided_mul")
+        products = tape.make("", "mul", (gradient, x))
+        into = tape.make("", "mul", (gradient, factors), kind="strided_mul")
         return [into, sum_inner(tape, products, factors.elements)]
 
     return tape.record(made, (x, factors), backward)
@@ -54,12 +52,11 @@ def _times_rows(tape: StepTape, module: str, x: Value, factors: Value) -> Value:
 
 def _times_columns(tape: StepTape, module: str, weight: Value, x: Value) -> Value:
     """Every column by its weight."""
-    size = [(x.elements, x.type)]
-    (made,) = tape.run(module, "mul", (weight, x), size, kind="strided_mul")
+    made = tape.make(module, "mul", (weight, x), (x.elements, x.type), kind="strided_mul")
 
     def backward(gradient: Value) -> list[Value]:
-        (into,) = tape.run("", "mul", (gradient, weight), size, kind="strided_mul")
-        (products,) = tape.run("", "mul", (gradient, x), size)
+        into = tape.make("", "mul", (gradient, weight), kind="strided_mul")
+        products = tape.make("", "mul", (gradient, x))
         of_weight = sum_rows(tape, products, weight.elements)
         tape.count_views(1)
         return [of_weight, into]

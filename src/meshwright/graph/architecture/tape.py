@@ -7,6 +7,7 @@ is found here by the rules of `capture`. Knows no op and no model.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from meshwright.graph.architecture.value import (
     FP32,
@@ -66,8 +67,8 @@ class StepTape:
 
     def weight(self, module: str, elements: int) -> Value:
         """A parameter; weights are updated in the order in which they are made."""
-        size = elements * self.weight_type.size
-        made = Value(self._hold(size), elements, self.weight_type, needs_gradient=True)
+        made = self._hold(elements, self.weight_type)
+        made.needs_gradient = True
         self.weights.append(Weight(made, module))
         return made
 
@@ -86,19 +87,19 @@ class StepTape:
 
     def buffer(self, elements: int, number_type: Type) -> Value:
         """What a module holds and never updates."""
-        made = Value(self._hold(elements * number_type.size), elements, number_type)
+        made = self._hold(elements, number_type)
         self.buffers.append(made.storage)
         return made
 
     def input(self, elements: int, number_type: Type) -> Value:
         """What is fed into the step."""
-        made = Value(self._hold(elements * number_type.size), elements, number_type)
+        made = self._hold(elements, number_type)
         self.inputs.append(made.storage)
         return made
 
-    def _hold(self, size: int) -> int:
-        self.storages.append(Storage(size, -1))
-        return len(self.storages) - 1
+    def _hold(self, elements: int, number_type: Type) -> Value:
+        self.storages.append(Storage(elements * number_type.size, -1))
+        return Value(len(self.storages) - 1, elements, number_type)
 
     def run(
         self,
@@ -116,12 +117,15 @@ class StepTape:
         workspace: int = 0,
         kept: int = 0,
         earliest: bool = False,
+        plain: bool = False,
     ) -> list[Value]:
         """Run a kernel that makes so many numbers of a type each.
 
         `moved` and `written` are bytes where they are not those of `reads` and `makes`. In
         backward the module is that of the forward op that it belongs to, which with `earliest` is
-        the earliest of those it reads.
+        the earliest of those it reads. `plain`: a forward kernel without a gradient. `capture`
+        tells forward ops by autograd's counter, which such kernels do not advance: the node before
+        counts those of its module, and of modules around it, as its own.
         """
         number = len(self.kernels)
         partner = -1
@@ -157,26 +161,34 @@ class StepTape:
             )
         )
         self._views = 0
+        if plain:
+            self._own(number)
         return [
             Value(storage, count, each) for storage, (count, each) in zip(made, makes, strict=True)
         ]
 
-    def run_plain(
+    def make(
         self,
         module: str,
         name: str,
         reads: Sequence[Value],
-        makes: Sequence[tuple[int, Type]],
-        **more: object,
-    ) -> list[Value]:
-        """Run a forward kernel that has no gradient.
+        makes: tuple[int, Type] | None = None,
+        **more: Any,
+    ) -> Value:
+        """Run a kernel that makes one value: unless said, of numbers like the first it reads."""
+        makes = makes or (reads[0].elements, reads[0].type)
+        return self.run(module, name, reads, [makes], **more)[0]
 
-        `capture` tells forward ops by autograd's counter, which such kernels do not advance: the
-        node before counts those of its module, and of modules around it, as its own.
-        """
-        made = self.run(module, name, reads, makes, **more)  # type: ignore[arg-type]
-        self._own(len(self.kernels) - 1)
-        return made
+    def make_plain(
+        self,
+        module: str,
+        name: str,
+        reads: Sequence[Value],
+        makes: tuple[int, Type] | None = None,
+        **more: Any,
+    ) -> Value:
+        """Likewise of a forward kernel that has no gradient."""
+        return self.make(module, name, reads, makes, plain=True, **more)
 
     def repeat(
         self, stem: str, layers: int, layer: Callable[[str, Value], Value], x: Value
@@ -255,7 +267,7 @@ class StepTape:
         """Backward from the loss on, then the updates."""
         self._phase = Phase.BACKWARD
         self._partner = self.storages[loss.storage].source
-        (ones,) = self.run("", "ones_like", (), [(1, loss.type)], precision=loss.type.precision)
+        ones = self.make("", "ones_like", (), (1, loss.type), precision=loss.type.precision)
         self._gradients[id(loss)] = ones
         for number in range(len(self._nodes) - 1, -1, -1):
             if number + 1 in self._node_marks:
@@ -294,21 +306,17 @@ class StepTape:
     def add_up(self, one: Value, other: Value) -> Value:
         """The sum of two gradients, of the layout of the first."""
         kind = "add" if one.layout == other.layout else "strided_add"
-        (made,) = self.run(
-            "", "add", (one, other), [(one.elements, one.type)], kind=kind, earliest=True
-        )
+        made = self.make("", "add", (one, other), kind=kind, earliest=True)
         made.layout = one.layout
         return made
 
     def _add_copies(self) -> None:
         for weight in self.weights:
             if weight.original is not None:
-                gradients = [self._gradients[id(each)] for each in (weight.value, weight.original)]
-                (total,) = self.run(
-                    "", "add", gradients, [(weight.value.elements, self.weight_type)]
-                )
-                self._gradients[id(weight.value)] = total
-                self._gradients[id(weight.original)] = total
+                both = [id(weight.value), id(weight.original)]
+                gradients = [self._gradients[each] for each in both]
+                size = weight.value.elements, self.weight_type
+                self._gradients |= dict.fromkeys(both, self.make("", "add", gradients, size))
 
     def _update(self, optimizer: str) -> None:
         moments = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}[optimizer]

@@ -89,8 +89,8 @@ def _cut(model: Vit) -> Value:
         "precision": "tf32" if size > 2 else tape.weight_type.precision,
     }
     made_bytes = rows * hidden * size
-    (made,) = tape.run(
-        "patches", "convolution", (pictures, weight, bias), [(rows * hidden, tape.weight_type)],
+    made = tape.make(
+        "patches", "convolution", (pictures, weight, bias), (rows * hidden, tape.weight_type),
         kind="biased_convolution",
         moved=pictures.bytes + weight.bytes + bias.bytes + made_bytes,
         written=2 * made_bytes,  # the bias is added by a kernel of its own
@@ -118,8 +118,8 @@ def _prepend(model: Vit, first: Value, x: Value) -> Value:
     tape.record(
         repeated, (first,), lambda gradient: [sum_rows(tape, gradient, hidden)], known=False
     )
-    size = [(samples * model.tokens * hidden, x.type)]
-    (made,) = tape.run("", "cat", (repeated, x), size, kind=cat_kind(hidden, x))
+    size = samples * model.tokens * hidden, x.type
+    made = tape.make("", "cat", (repeated, x), size, kind=cat_kind(hidden, x))
 
     def backward(gradient: Value) -> list[Value]:
         tape.count_views(2)

@@ -29,6 +29,7 @@ from meshwright.array import Bools, Floats, Ints
 from meshwright.compiled import Array, Int, compiled
 from meshwright.graph.column import OP_LINES, OP_SIZES, TENSOR_STEEP, Phase, Split
 from meshwright.graph.graph import Adjacency, Graph
+from meshwright.graph.merge import find_inner, kept_tensors, merged_tensors, sum_by
 from meshwright.kernel.heap import ENTRY, pop, push
 from meshwright.kernel.root import join_pairs
 
@@ -70,7 +71,7 @@ class Coarsening:
 
     def add_up(self, values: Floats) -> Floats:
         """The sum of what the members of each coarse op have."""
-        return _sum_by(self.coarse_of, values, self.graph.num_ops)
+        return sum_by(self.coarse_of, values, self.graph.num_ops)
 
     def then(self, other: "Coarsening") -> "Coarsening":
         """This one and then `other`, which coarsens this one's coarse graph, as one."""
@@ -98,7 +99,8 @@ def contract(
     num_coarse = int(coarse_of.max(initial=-1)) + 1
     given = {} if seconds is None else dict(seconds)
     heaviest = _find_heaviest(graph, coarse_of, given)
-    is_kept, is_inner = _divide_inner(graph, coarse_of)
+    is_inner = find_inner(graph, coarse_of)
+    is_kept = is_inner & is_saved(graph)
     coarse = Graph(
         name=graph.name,
         batch=graph.batch,
@@ -111,13 +113,13 @@ def contract(
         group=_unite_groups(graph, coarse_of, num_coarse, group),
         partner=_find_partners(graph, coarse_of, num_coarse),
         seconds={
-            kind: _sum_by(coarse_of, column, num_coarse)
+            kind: sum_by(coarse_of, column, num_coarse)
             for kind, column in {**graph.seconds, **given}.items()
         },
-        mixes=_sum_by(coarse_of, graph.mixes, num_coarse) > 0,
+        mixes=sum_by(coarse_of, graph.mixes, num_coarse) > 0,
         superlinear=_steep_parts(graph, coarse_of, heaviest, is_inner),
         **_sizes(graph, coarse_of, heaviest, is_kept, is_inner & ~is_kept),
-        **_tensors(graph, coarse_of, is_inner),
+        **merged_tensors(graph, coarse_of, is_inner),
     )
     return _coarsening(coarse, coarse_of)
 
@@ -131,10 +133,6 @@ def _coarsening(graph: Graph, coarse_of: Ints) -> Coarsening:
 
 def _pick(texts: tuple[str, ...], ops: Ints) -> tuple[str, ...]:
     return tuple([texts[op] for op in ops.tolist()])
-
-
-def _sum_by(labels: Any, values: Any, count: int) -> Floats:
-    return np.bincount(labels, weights=values, minlength=count).astype(np.float64, copy=False)
 
 
 def _number(graph: Graph, label: Ints) -> Ints:
@@ -205,14 +203,14 @@ def _sizes(
     """`is_kept` and `is_passing`: inner tensors that backward members wait for, and the others."""
     num_coarse = len(heaviest)
     is_merged = np.bincount(coarse_of, minlength=num_coarse) > 1
-    sizes = {name: _sum_by(coarse_of, getattr(graph, name), num_coarse) for name in _SUMMED}
+    sizes = {name: sum_by(coarse_of, getattr(graph, name), num_coarse) for name in _SUMMED}
     for name in _OF_ONE:
         sizes[name] = np.where(is_merged, 0.0, getattr(graph, name)[heaviest])
     for name in OP_LINES:  # sums round
         sizes[f"fixed_{name}"] = np.minimum(sizes[f"fixed_{name}"], sizes[name])
     tensors = np.flatnonzero(is_kept)
     source = coarse_of[graph.tensor_source[tensors]]
-    sizes["saved_bytes"] += _sum_by(source, graph.tensor_bytes[tensors], num_coarse)
+    sizes["saved_bytes"] += sum_by(source, graph.tensor_bytes[tensors], num_coarse)
     sizes["workspace_bytes"] = _peak_workspace(graph, coarse_of, num_coarse, is_passing)
     return sizes
 
@@ -225,26 +223,21 @@ def _steep_parts(
     parts = {}
     for name, part in graph.superlinear.items():
         if name in TENSOR_STEEP:
-            parts[name] = part[_kept_tensors(graph, coarse_of, is_inner)]
+            parts[name] = part[kept_tensors(graph, coarse_of, is_inner)]
         elif "product" in name:
             parts[name] = np.where(is_merged, 0.0, part[heaviest])
         else:
-            parts[name] = _sum_by(coarse_of, part, len(heaviest))
+            parts[name] = sum_by(coarse_of, part, len(heaviest))
     return parts
 
 
-def _divide_inner(graph: Graph, coarse_of: Ints) -> tuple[Bools, Bools]:
-    """Tensors that only their own coarse op reads: those kept for its backward members, and all."""
-    is_read_inside = coarse_of[graph.edges[0]] == coarse_of[graph.edges[1]]
-    is_inner = np.zeros(graph.num_tensors, dtype=np.bool_)
-    is_inner[graph.use_tensor] = True
-    is_inner[graph.use_tensor[~is_read_inside]] = False
-    is_kept = np.zeros(graph.num_tensors, dtype=np.bool_)
-    turns = (graph.phase[graph.edges[0]] == Phase.FORWARD) & (
-        graph.phase[graph.use_op] == Phase.BACKWARD
-    )
-    is_kept[graph.use_tensor[turns]] = True
-    return is_kept & is_inner, is_inner
+def is_saved(graph: Graph) -> Bools:
+    """The tensors of forward that backward reads."""
+    source, reader = graph.edges
+    turns = (graph.phase[source] == Phase.FORWARD) & (graph.phase[reader] == Phase.BACKWARD)
+    found = np.zeros(graph.num_tensors, dtype=np.bool_)
+    found[graph.use_tensor[turns]] = True
+    return found
 
 
 def _peak_workspace(graph: Graph, coarse_of: Ints, num_coarse: int, is_inner: Bools) -> Floats:
@@ -253,8 +246,8 @@ def _peak_workspace(graph: Graph, coarse_of: Ints, num_coarse: int, is_inner: Bo
     last_reader = np.zeros(graph.num_tensors, dtype=np.int32)
     np.maximum.at(last_reader, graph.use_tensor, graph.use_op)
     size = graph.tensor_bytes[tensors]
-    made = _sum_by(graph.tensor_source[tensors], size, graph.num_ops)
-    freed = _sum_by(last_reader[tensors], size, graph.num_ops)
+    made = sum_by(graph.tensor_source[tensors], size, graph.num_ops)
+    freed = sum_by(last_reader[tensors], size, graph.num_ops)
     peak, alive = np.zeros(num_coarse), np.zeros(num_coarse)
     _walk_memory(coarse_of, made, freed, graph.workspace_bytes, alive, peak)
     return peak
@@ -271,39 +264,13 @@ def _walk_memory(
         alive[own] = max(0.0, alive[own] - freed[op])
 
 
-def _kept_tensors(graph: Graph, coarse_of: Ints, is_inner: Bools) -> npt.NDArray[np.intp]:
-    """The tensors that the coarse graph has, by their coarse source."""
-    kept = np.flatnonzero(~is_inner)
-    return kept[np.argsort(coarse_of[graph.tensor_source[kept]], kind="stable")]
-
-
-def _tensors(graph: Graph, coarse_of: Ints, is_inner: Bools) -> dict[str, Any]:
-    source = coarse_of[graph.tensor_source]
-    kept = _kept_tensors(graph, coarse_of, is_inner)
-    number = np.full(graph.num_tensors, -1, dtype=np.int64)
-    number[kept] = np.arange(len(kept))
-    reader = coarse_of[graph.use_op]
-    outside = np.flatnonzero(reader != source[graph.use_tensor])
-    num_coarse = max(1, int(coarse_of.max(initial=0)) + 1)
-    # What several members read the coarse op reads once.
-    uses = np.unique(number[graph.use_tensor[outside]] * num_coarse + reader[outside])
-    return {
-        "tensor_source": source[kept],
-        "tensor_bytes": graph.tensor_bytes[kept],
-        "fixed_tensor_bytes": graph.fixed_tensor_bytes[kept],
-        "tensor_partial": graph.tensor_partial[kept],
-        "use_tensor": (uses // num_coarse).astype(np.int32),
-        "use_op": (uses % num_coarse).astype(np.int32),
-    }
-
-
 def _find_partners(graph: Graph, coarse_of: Ints, num_coarse: int) -> Ints:
     """The forward op that saves the most bytes, among those that the members of a coarse op belong
     to."""
     ops = np.flatnonzero(graph.partner >= 0)
     own, other = coarse_of[ops], coarse_of[graph.partner[ops]]
     own, other = own[own != other], other[own != other]
-    saved = _sum_by(coarse_of, graph.saved_bytes, num_coarse)
+    saved = sum_by(coarse_of, graph.saved_bytes, num_coarse)
     order = np.lexsort((other, -saved[other], own))
     own, other = own[order], other[order]
     is_first = np.diff(own, prepend=-1) > 0

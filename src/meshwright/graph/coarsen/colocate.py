@@ -27,7 +27,7 @@ from meshwright.array import Floats, Ints
 from meshwright.compiled import Array, Float, Int, compiled
 from meshwright.errors import InputError, quoted
 from meshwright.graph.coarsen.coarsening import Coarsening, contract
-from meshwright.graph.coarsen.fusion import fuse_web, share_cap
+from meshwright.graph.coarsen.fusion import enqueue, fuse_web, share_cap
 from meshwright.graph.coarsen.path import PathState, make_path_state, merge_if_convex
 from meshwright.graph.coarsen.thresholds import percentile_threshold, slope_thresholds
 from meshwright.graph.coarsen.web import Web, WebArrays, find, fits, unite_units
@@ -266,8 +266,5 @@ def _expand(growth: _Growth, count: Int, cap: Float) -> None:
         growth.load[best] += growth.seconds[node]
         for k in range(start[node], start[node + 1]):
             other = np.int64(others[k])
-            if growth.can_join[other] and not growth.is_queued[other]:
-                growth.is_queued[other] = True
-                end = head + count
-                queue[end if end < len(queue) else end - len(queue)] = other
-                count += 1
+            if growth.can_join[other]:
+                count = enqueue(queue, growth.is_queued, head, count, other)

@@ -117,17 +117,17 @@ def _fuse(
             at = np.int64(nodes[shorter].first[way])
             while at >= 0:
                 other = neighbour(web, at, way)
-                count = _visit(queue, is_queued, head, count, other)
+                count = enqueue(queue, is_queued, head, count, other)
                 at = np.int64(links[at].next[way])
         merge(web, kept, gone)
         merges[num_fused, 0], merges[num_fused, 1] = kept, gone
         num_fused += 1
-        count = _visit(queue, is_queued, head, count, kept)
+        count = enqueue(queue, is_queued, head, count, kept)
     return num_fused
 
 
 @inlined
-def _visit(queue: Array, is_queued: Array, head: Int, count: Int, node: Int) -> Int:
+def enqueue(queue: Array, is_queued: Array, head: Int, count: Int, node: Int) -> Int:
     """Put a node at the end of the queue, once; the new length. Each node fits in it once."""
     if is_queued[node]:
         return count

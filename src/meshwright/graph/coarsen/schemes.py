@@ -14,14 +14,15 @@ import numpy as np
 from meshwright.array import Floats, Ints
 from meshwright.compiled import Array, Int, compiled
 from meshwright.errors import InputError
-from meshwright.graph.coarsen.coarsening import Coarsening, contract, unite
+from meshwright.graph.coarsen.coarsening import Coarsening, contract, is_saved, unite
 from meshwright.graph.coarsen.colocate import fuse_in_groups
 from meshwright.graph.coarsen.fusion import follow_only_reader
 from meshwright.graph.coarsen.parmesan import cluster_web
 from meshwright.graph.coarsen.partition import partition_web
 from meshwright.graph.coarsen.web import IN, OUT, Web, WebArrays, merge, neighbour
-from meshwright.graph.column import ANY_TYPE, Phase
+from meshwright.graph.column import ANY_TYPE
 from meshwright.graph.graph import Graph
+from meshwright.graph.merge import sum_by
 from meshwright.kernel.heap import VERSIONED, pop, push
 
 
@@ -165,14 +166,8 @@ def merge_groups(graph: Graph, seconds: Floats, group: Ints) -> Coarsening:
 
 def _held_bytes(graph: Graph) -> Floats:
     """What each op's device holds for it at the turn from forward to backward."""
-    source = graph.tensor_source[graph.use_tensor]
-    turns = (graph.phase[source] == Phase.FORWARD) & (graph.phase[graph.use_op] == Phase.BACKWARD)
-    kept = np.unique(graph.use_tensor[turns])
-    held = np.bincount(
-        graph.tensor_source[kept], weights=graph.tensor_bytes[kept], minlength=graph.num_ops
-    )
-    total: Floats = graph.state_bytes + graph.saved_bytes + held
-    return total
+    held = sum_by(graph.tensor_source, graph.tensor_bytes * is_saved(graph), graph.num_ops)
+    return graph.state_bytes + graph.saved_bytes + held
 
 
 def _check_count(name: str, value: int) -> None:

@@ -12,7 +12,7 @@ from math import fsum
 import numpy as np
 
 from meshwright.errors import InputError, quoted
-from meshwright.graph.graph import Floats, Graph
+from meshwright.graph.graph import Graph
 from meshwright.graph.stack.chain import LayerChain, make_chain
 from meshwright.graph.stack.kind import make_kind
 from meshwright.graph.stack.name import Numbering, find_numberings, find_rival
@@ -43,7 +43,10 @@ def find_layers(graph: Graph) -> Stack:
             continue
         parts = [excerpt(graph, chain, layer) for layer in range(chain.num_layers)]
         if _repeats(graph, parts[_inner_layers(chain, numbering)]):
-            stack = _make_stack(graph, chain, parts, _number_kinds(graph, chain, parts))
+            place: dict[object, int] = {}
+            keys = [key_of(graph, chain, part) for part in parts]
+            numbers = [place.setdefault(key, len(place)) for key in keys]
+            stack = _make_stack(graph, chain, parts, numbers)
             _check_groups(stack)
             return stack
     raise refusal or InputError(
@@ -92,12 +95,6 @@ def _inner_layers(chain: LayerChain, numbering: Numbering) -> slice:
     return slice(first, first + numbering.num_layers)
 
 
-def _number_kinds(graph: Graph, chain: LayerChain, parts: list[Excerpt]) -> list[int]:
-    place: dict[object, int] = {}
-    keys = [key_of(graph, chain, part) for part in parts]
-    return [place.setdefault(key, len(place)) for key in keys]
-
-
 def _repeats(graph: Graph, layers: list[Excerpt]) -> bool:
     """Whether most layers have another with the same ops, whatever their sizes."""
     ops = [tuple(graph.kind[op] for op in layer.ops) for layer in layers]
@@ -107,9 +104,12 @@ def _repeats(graph: Graph, layers: list[Excerpt]) -> bool:
 
 def _make_stack(graph: Graph, chain: LayerChain, parts: list[Excerpt], numbers: list[int]) -> Stack:
     made: list[LayerKind] = []
-    for kind in range(max(numbers) + 1):
-        layers = [layer for layer, each in enumerate(numbers) if each == kind]
-        seconds = _mean_seconds(graph, [parts[layer] for layer in layers])
+    for number in range(max(numbers) + 1):
+        layers = [layer for layer, each in enumerate(numbers) if each == number]
+        seconds = {  # of alike ops, averaged over layers; NaN where one has none
+            kind: np.mean([each[parts[layer].ops] for layer in layers], axis=0)
+            for kind, each in graph.seconds.items()
+        }
         template = make_template(graph, chain, parts[layers[0]], seconds)
         made.append(make_kind(_name(layers, len(parts), len(made)), template))
     boundary, side = graph.tensor_bytes * chain.is_boundary, graph.tensor_bytes * chain.is_side
@@ -153,11 +153,3 @@ def _name(layers: list[int], num_layers: int, number: int) -> str:
     if layers == [0]:
         return "embedding"
     return "head" if layers == [num_layers - 1] else f"layer {layers[0]}" if number else "layer"
-
-
-def _mean_seconds(graph: Graph, parts: list[Excerpt]) -> dict[str, Floats]:
-    """Measured times of alike ops, averaged over layers; NaN where one has none."""
-    return {
-        kind: np.mean([seconds[part.ops] for part in parts], axis=0)
-        for kind, seconds in graph.seconds.items()
-    }

@@ -7,7 +7,6 @@ or a sort, by a sum with the stream, by the next layer - the first product is no
 structure, not at names of modules.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -21,8 +20,8 @@ from meshwright.graph.stack.product import (
     is_product,
     is_thin,
 )
-from meshwright.graph.stack.stack import Codes, Role
-from meshwright.graph.stack.template import ENTERING, Template
+from meshwright.graph.stack.stack import Codes, Role, Template
+from meshwright.graph.stack.template import ENTERING
 
 _FACTOR_SHARE = 1 / 16
 """A tensor with so few bytes beside another has a number a row: a factor, not features."""
@@ -51,61 +50,36 @@ class FeatureState(IntEnum):
     """A sum over features that members must add up: a loss."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
 class FeatureFlow:
-    """What each forward op does and each tensor of forward is."""
-
-    state: Codes
-    """A `FeatureState` a tensor; SIDE for tensors of backward."""
-    role: Codes
-    """A `Role` an op; WHOLE for ops of backward."""
-    columns: frozenset[int]
-    """Ops whose columns are cut."""
-    rows: frozenset[int]
-    """Ops whose depth is cut."""
-    table: int
-    """The op whose rows are divided by vocabulary; -1: none."""
-    losses: frozenset[int]
-    """Ops that sum over cut features."""
-    shared: frozenset[int]
-    """Ops on cut features that are no products, and whose weights, if any, are not the features'
-    own: those of all heads, or of places."""
-
-
-def find_flow(layer: Template) -> FeatureFlow:
-    """Cut as many products as can be: leave out those whose features are needed whole, again."""
-    graph = layer.graph
-    heavy = has_weight(graph) & ~is_thin(graph) & (graph.phase == Phase.FORWARD)
-    candidates = frozenset(np.flatnonzero(heavy).tolist())
-    while True:
-        walk = _FlowWalk(layer, candidates)
-        walk.run()
-        if not walk.refused:
-            return walk.flow()
-        candidates -= walk.refused
-
-
-class _FlowWalk:
-    """One pass over the forward ops with some products allowed to be cut."""
+    """What each forward op does and each tensor of forward is, with some products allowed to be
+    cut."""
 
     def __init__(self, layer: Template, candidates: frozenset[int]) -> None:
         self.layer = layer
         self.graph = layer.graph
         self.candidates = candidates
         self.refused: set[int] = set()
-        self.state = np.zeros(self.graph.num_tensors, dtype=np.int8)
-        self.role = np.zeros(self.graph.num_ops, dtype=np.int8)
+        self.state: Codes = np.zeros(self.graph.num_tensors, dtype=np.int8)
+        """A `FeatureState` a tensor; SIDE for tensors of backward."""
+        self.role: Codes = np.zeros(self.graph.num_ops, dtype=np.int8)
+        """A `Role` an op; WHOLE for ops of backward."""
         self.origins: dict[int, frozenset[int]] = {}  # of a cut tensor: the products it comes from
         self.columns: set[int] = set()
+        """Ops whose columns are cut."""
         self.rows: set[int] = set()
+        """Ops whose depth is cut."""
         self.losses: set[int] = set()
+        """Ops that sum over cut features."""
         self.shared: set[int] = set()
+        """Ops on cut features that are no products, and whose weights, if any, are not the
+        features' own: those of all heads, or of places."""
         self.closed: set[int] = set()  # products whose features some other product sums over
         self.weighted: Bools = has_weight(self.graph)
         self.is_expert: Bools = is_expert(self.graph)
         self.attends: Bools = attends(self.graph)
         self.is_cast: Bools = is_cast(self.graph)
         self.table = _table(layer)
+        """The op whose rows are divided by vocabulary; -1: none."""
 
     def run(self) -> None:
         """Walk, then refuse products whose features nothing sums over, or that leave."""
@@ -115,18 +89,11 @@ class _FlowWalk:
             self.refused |= self.origins.get(tensor, frozenset())
         self.refused |= self.columns - self.closed
 
-    def flow(self) -> FeatureFlow:
+    def finish(self) -> "FeatureFlow":
+        """With what attention and casts are, which follows from the rest."""
         self._join_attention()
         self._join_casts()
-        return FeatureFlow(
-            state=self.state,
-            role=self.role,
-            columns=frozenset(self.columns),
-            rows=frozenset(self.rows),
-            table=self.table,
-            losses=frozenset(self.losses),
-            shared=frozenset(self.shared),
-        )
+        return self
 
     def _visit(self, op: int) -> None:
         if self.graph.kind[op] == ENTERING:
@@ -271,6 +238,19 @@ class _FlowWalk:
             before[op] = np.any(self.attends[readers] & (graph.phase[readers] == 0))
             before[op] |= np.any(before[readers])
         self.role[after & before] = Role.ATTENTION
+
+
+def find_flow(layer: Template) -> FeatureFlow:
+    """Cut as many products as can be: leave out those whose features are needed whole, again."""
+    graph = layer.graph
+    heavy = has_weight(graph) & ~is_thin(graph) & (graph.phase == Phase.FORWARD)
+    candidates = frozenset(np.flatnonzero(heavy).tolist())
+    while True:
+        flow = FeatureFlow(layer, candidates)
+        flow.run()
+        if not flow.refused:
+            return flow.finish()
+        candidates -= flow.refused
 
 
 def _table(layer: Template) -> int:

@@ -6,8 +6,7 @@ from meshwright.graph.graph import Floats, Graph, Phase
 from meshwright.graph.stack.flow import FeatureFlow, FeatureState, find_flow
 from meshwright.graph.stack.product import attends, has_weight, is_expert, key_bytes
 from meshwright.graph.stack.role import find_roles
-from meshwright.graph.stack.stack import LayerKind, Role
-from meshwright.graph.stack.template import Template
+from meshwright.graph.stack.stack import LayerKind, Role, Template
 
 _MIXERS = ("fft", "roll", "conv", "pool")
 """In kinds of ops that let rows meet."""
@@ -22,13 +21,9 @@ def make_kind(name: str, layer: Template) -> LayerKind:
     all_keys, read_keys, written_keys = _keys(graph, flow)
     experts = graph.product_count[is_expert(graph)]
     return LayerKind(
+        **vars(layer),
         **vars(roles),
         name=name,
-        graph=graph,
-        num_entering=layer.num_entering,
-        is_side=layer.is_side,
-        is_leaving=layer.is_leaving,
-        is_input=layer.is_input,
         key_bytes=all_keys,
         read_keys=read_keys,
         written_keys=written_keys,

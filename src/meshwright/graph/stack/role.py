@@ -11,8 +11,7 @@ import numpy as np
 from meshwright.graph.graph import Bools, Graph, Ints, Phase, Split
 from meshwright.graph.stack.flow import FeatureFlow, FeatureState
 from meshwright.graph.stack.product import is_expert, is_product
-from meshwright.graph.stack.stack import PRODUCT_SIZES, Codes, ProductCut, Role, Roles
-from meshwright.graph.stack.template import Template
+from meshwright.graph.stack.stack import PRODUCT_SIZES, Codes, ProductCut, Role, Roles, Template
 
 
 def find_roles(layer: Template, flow: FeatureFlow) -> Roles:
@@ -88,7 +87,7 @@ def _made(graph: Graph, ops: Set[int]) -> Ints:
     return np.concatenate(made).astype(np.int32) if made else np.empty(0, dtype=np.int32)
 
 
-def _read(graph: Graph, flow: FeatureFlow, ops: frozenset[int]) -> Ints:
+def _read(graph: Graph, flow: FeatureFlow, ops: Set[int]) -> Ints:
     """Tensors with all features that those ops read; small ones only steer."""
     found: set[int] = set()
     for op in ops:
@@ -102,7 +101,7 @@ def _read(graph: Graph, flow: FeatureFlow, ops: frozenset[int]) -> Ints:
 def _dispatched(graph: Graph, flow: FeatureFlow) -> Ints:
     """Tokens on their way to experts, and what experts made of them."""
     experts = is_expert(graph)
-    there = _read(graph, flow, frozenset(op for op in flow.columns if experts[op]))
+    there = _read(graph, flow, {op for op in flow.columns if experts[op]})
     back = _made(graph, {op for op in flow.rows if experts[op]})
     return np.concatenate((there, back))
 

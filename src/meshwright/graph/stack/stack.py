@@ -75,15 +75,13 @@ class Roles:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LayerKind(Roles):
-    """Layers that are alike op by op: one of them as a small graph, at the model's batch.
+class Template:
+    """One layer as a small graph, at the model's batch.
 
     The first `num_entering` ops of `graph` are no work: each stands for a tensor that enters the
-    layer (its input, a side input, the gradient of its output). Kinds are compared by identity.
+    layer (its input, a side input, the gradient of its output).
     """
 
-    name: str
-    """For people: "embedding", "head", or what its layers are called."""
     graph: Graph
     num_entering: int
     is_side: Bools
@@ -92,6 +90,14 @@ class LayerKind(Roles):
     """Tensors of forward that the next layer reads."""
     is_input: Bools
     """Entering tensors that the layer before makes in forward."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerKind(Template, Roles):
+    """Layers that are alike op by op, by one of them. Kinds are compared by identity."""
+
+    name: str
+    """For people: "embedding", "head", or what its layers are called."""
     key_bytes: float
     """Keys and values that attention reads, which a context team gathers; zero: no attention."""
     read_keys: Floats

@@ -9,21 +9,10 @@ import numpy as np
 from meshwright.graph.column import OP_CODES, OP_SIZES, OP_TEXTS
 from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase, Split
 from meshwright.graph.stack.chain import LayerChain
+from meshwright.graph.stack.stack import Template
 
 ENTERING = "entering"
 """Kind of an op that stands for a tensor from elsewhere: no work."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Template:
-    """One layer by itself."""
-
-    graph: Graph
-    num_entering: int
-    is_side: Bools
-    """By tensor; likewise below."""
-    is_input: Bools
-    is_leaving: Bools
 
 
 @dataclass(frozen=True, slots=True)

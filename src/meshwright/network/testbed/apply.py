@@ -9,9 +9,8 @@ import os
 import shutil
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +34,9 @@ from meshwright.network.testbed.testbed import (
     plan_testbed,
     remove_command,
 )
-from meshwright.network.testbed.wiring import EmulatedHost, EmulatedInterface
+from meshwright.network.testbed.wiring import EmulatedHost
 from meshwright.plan.plan import Plan
+from meshwright.signals import handled_signals, held_signals
 
 NAMESPACE_FOLDER = Path("/var/run/netns")
 """Where `ip netns` keeps them."""
@@ -63,7 +63,8 @@ def build(testbed: Testbed, folder: Path = RUN_FOLDER) -> bool:
     check_machine(testbed.kind)
     with _locked(folder, testbed.name):
         state = _read_state(folder, testbed.name)
-        if state is not None and state.is_up and _is_there(state.testbed):
+        present = set(_list_namespaces(testbed.name))
+        if state is not None and state.is_up and present.issuperset(state.testbed.namespaces):
             if state.testbed == testbed:
                 return False
             raise InputError(
@@ -78,7 +79,7 @@ def build(testbed: Testbed, folder: Path = RUN_FOLDER) -> bool:
                 _run(command, testbed.name)
             _write_state(folder, _TestbedState(testbed=testbed, is_up=True))
         except BaseException:
-            with held_signals():
+            with held_signals(*ENDING_SIGNALS):
                 _clear(testbed.name, folder)
             raise
     return True
@@ -91,7 +92,7 @@ def remove(name: str, folder: Path = RUN_FOLDER) -> tuple[str, ...]:
     """
     check_name(name)
     check_machine()
-    with held_signals(), _locked(folder, name):
+    with held_signals(*ENDING_SIGNALS), _locked(folder, name):
         return _clear(name, folder)
 
 
@@ -121,33 +122,16 @@ def built(
 
 def rank_prefixes(name: str, hosts: Sequence[str], folder: Path = RUN_FOLDER) -> list[list[str]]:
     """What to put before the command of each rank, by the host it is on."""
-    program, known = find_program("ip"), _read_hosts(name, folder)
-    return [[program, "netns", "exec", _find(name, known, host).namespace] for host in hosts]
+    program = find_program("ip")
+    return [[program, "netns", "exec", find_host(name, host, folder).namespace] for host in hosts]
 
 
-def host_address(name: str, host: str, folder: Path = RUN_FOLDER) -> str:
-    """The IPv4 address of a host."""
-    return _find(name, _read_hosts(name, folder), host).address
-
-
-def interface(name: str, host: str, folder: Path = RUN_FOLDER) -> str:
-    """The first network interface of a host, as GLOO_SOCKET_IFNAME wants it."""
-    return _find(name, _read_hosts(name, folder), host).interface
-
-
-def interfaces(name: str, host: str, folder: Path = RUN_FOLDER) -> tuple[EmulatedInterface, ...]:
-    """All network interfaces of a host: one for each way to every other."""
-    return _find(name, _read_hosts(name, folder), host).interfaces
-
-
-def _read_hosts(name: str, folder: Path) -> dict[str, EmulatedHost]:
+def find_host(name: str, host: str, folder: Path = RUN_FOLDER) -> EmulatedHost:
+    """A host of a testbed that is up."""
     state = _read_state(folder, check_name(name))
     if state is None or not state.is_up:
         raise InputError(f"testbed {quoted(name)}: is not up (see `meshwright testbed up --help`)")
-    return {host.name: host for host in state.testbed.hosts}
-
-
-def _find(name: str, known: Mapping[str, EmulatedHost], host: str) -> EmulatedHost:
+    known = {each.name: each for each in state.testbed.hosts}
     if host not in known:
         raise InputError(
             f"testbed {quoted(name)}: has no host {quoted(host)}, only {some(tuple(known))}"
@@ -235,10 +219,6 @@ def _list_namespaces(name: str) -> tuple[str, ...]:
     return ()
 
 
-def _is_there(testbed: Testbed) -> bool:
-    return set(testbed.namespaces) <= set(_list_namespaces(testbed.name))
-
-
 def _end_processes(namespaces: Sequence[str]) -> None:
     """Ask the processes inside to end, then kill those that have not."""
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -319,32 +299,5 @@ def raised_signals() -> Iterator[None]:
     def end(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield  # no other thread receives signals
-        return
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
+    with handled_signals(end, signal.SIGTERM, signal.SIGHUP):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def held_signals() -> Iterator[None]:
-    """Within this signals to end wait until the end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    caught: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, _frame: caught.append(number))
-        for number in ENDING_SIGNALS
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if caught:
-            signal.raise_signal(caught[0])

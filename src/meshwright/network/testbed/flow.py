@@ -30,12 +30,7 @@ def _leaving(cluster: Cluster, paths: Mapping[Pair, Path], wiring: Cabling) -> I
     """Hosts' own interfaces: a flow to each other host, in lanes by the links they leave by."""
     for place, host in enumerate(wiring.hosts):
         flows = [
-            (
-                path.exits,
-                ShapedFlow(
-                    bytes_per_second=path.bytes_per_second, target=wiring.hosts[target].address
-                ),
-            )
+            (path.exits, ShapedFlow(path.bytes_per_second, target=wiring.hosts[target].address))
             for (source, target), path in paths.items()
             if source == place
         ]
@@ -47,50 +42,30 @@ def _entering(cluster: Cluster, paths: Mapping[Pair, Path], wiring: Cabling) -> 
     """Switches' interfaces towards hosts: a flow from each other host."""
     for place in range(len(wiring.hosts)):
         flows = [
-            (
-                path.entries,
-                ShapedFlow(
-                    bytes_per_second=path.bytes_per_second, source=wiring.hosts[source].address
-                ),
-            )
+            (path.entries, ShapedFlow(path.bytes_per_second, wiring.hosts[source].address))
             for (source, target), path in paths.items()
             if target == place
         ]
-        yield Port(
-            namespace=wiring.switches[wiring.cables[place].switch],
-            interface=host_port(place),
-            lanes=later_lanes(join_lanes(cluster, flows)),
-        )
+        lanes = later_lanes(join_lanes(cluster, flows))
+        switch = wiring.switches[wiring.cables[place].switch]
+        yield Port(namespace=switch, interface=host_port(place), lanes=lanes)
 
 
 def _between(cluster: Cluster, paths: Mapping[Pair, Path], wiring: Cabling) -> Iterator[Port]:
     """Links between switches: a flow for each pair of hosts whose path runs over the link."""
     if not wiring.place_of_switch:
         return
-    pairs_of_link: dict[int, list[Pair]] = {}
+    flows_of_link: dict[int, list[tuple[tuple[int, ...], ShapedFlow]]] = {}
     for pair, path in paths.items():
+        flow = ShapedFlow(path.bytes_per_second, *(wiring.hosts[end].address for end in pair))
         for link in path.inner:
-            pairs_of_link.setdefault(link, []).append(pair)
+            flows_of_link.setdefault(link, []).append(((link,), flow))
     first = len(cluster.nodes) - len(cluster.switches)
-    for link, pairs in sorted(pairs_of_link.items()):
+    for link, flows in sorted(flows_of_link.items(), key=lambda each: each[0]):
         near = wiring.place_of_switch[int(cluster.network.sources[link]) - first]
         far = wiring.place_of_switch[int(cluster.network.targets[link]) - first]
-        flows = [
-            (
-                (link,),
-                ShapedFlow(
-                    bytes_per_second=paths[source, target].bytes_per_second,
-                    source=wiring.hosts[source].address,
-                    target=wiring.hosts[target].address,
-                ),
-            )
-            for source, target in pairs
-        ]
-        yield Port(
-            namespace=wiring.switches[near],
-            interface=trunk_port(far),
-            lanes=later_lanes(join_lanes(cluster, flows)),
-        )
+        lanes = later_lanes(join_lanes(cluster, flows))
+        yield Port(namespace=wiring.switches[near], interface=trunk_port(far), lanes=lanes)
 
 
 def _leaving_rails(cluster: Cluster, wiring: Cabling, rails: Sequence[Rail]) -> Iterator[Port]:
@@ -100,21 +75,13 @@ def _leaving_rails(cluster: Cluster, wiring: Cabling, rails: Sequence[Rail]) -> 
         rail = rails[cable.switch]
         link = rail.exits[cable.host]
         flows = [
-            (
-                (link,),
-                ShapedFlow(
-                    bytes_per_second=min(rates[link], rates[rail.entries[other.host]]),
-                    target=wiring.end(other).address,
-                ),
-            )
+            ((link,), ShapedFlow(min(rates[link], rates[entry]), target=wiring.end(other).address))
             for other in wiring.peers(cable)
-            if other.host in rail.entries
+            if (entry := rail.entries.get(other.host)) is not None
         ]
-        yield Port(
-            namespace=wiring.hosts[cable.host].namespace,
-            interface=wiring.end(cable).wire,
-            lanes=first_lanes(join_lanes(cluster, flows)),
-        )
+        lanes = first_lanes(join_lanes(cluster, flows))
+        host = wiring.hosts[cable.host].namespace
+        yield Port(namespace=host, interface=wiring.end(cable).wire, lanes=lanes)
 
 
 def _entering_rails(cluster: Cluster, wiring: Cabling, rails: Sequence[Rail]) -> Iterator[Port]:
@@ -125,21 +92,13 @@ def _entering_rails(cluster: Cluster, wiring: Cabling, rails: Sequence[Rail]) ->
         link = rail.entries.get(cable.host)
         if link is None:
             continue
-        flows = [
-            (
-                (link,),
-                ShapedFlow(
-                    bytes_per_second=min(rates[rail.exits[other.host]], rates[link]),
-                    source=wiring.end(other).address,
-                ),
-            )
-            for other in wiring.peers(cable)
-        ]
-        yield Port(
-            namespace=wiring.switches[cable.switch],
-            interface=host_port(cable.host),
-            lanes=later_lanes(join_lanes(cluster, flows)),
-        )
+        flows = []
+        for other in wiring.peers(cable):
+            rate = min(rates[rail.exits[other.host]], rates[link])
+            flows.append(((link,), ShapedFlow(rate, wiring.end(other).address)))
+        lanes = later_lanes(join_lanes(cluster, flows))
+        switch = wiring.switches[cable.switch]
+        yield Port(namespace=switch, interface=host_port(cable.host), lanes=lanes)
 
 
 def join_lanes(

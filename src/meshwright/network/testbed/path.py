@@ -5,7 +5,7 @@ between, over switches or other hosts, is inner. Where hosts hold several device
 different devices of one host to one other are taken together.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,8 +32,9 @@ class Path:
 
 def find_paths(cluster: Cluster) -> dict[Pair, Path]:
     """The path of every ordered pair of different hosts, numbered as in `cluster.hosts`."""
-    devices = _devices_of_hosts(cluster)
-    host_of_node = _host_of_nodes(cluster)
+    devices, host_of = cluster.devices_of_host, cluster.host_of.tolist()
+    # Of each node the number of the host it is or is in; -1 for switches.
+    host_of_node = [*host_of, *range(len(devices)), *(-1 for _ in cluster.switches)]
     return {
         (source, target): _join_routes(cluster, host_of_node, devices[source], devices[target])
         for source in range(len(devices))
@@ -42,26 +43,8 @@ def find_paths(cluster: Cluster) -> dict[Pair, Path]:
     }
 
 
-def _devices_of_hosts(cluster: Cluster) -> list[list[int]]:
-    place = {host: number for number, host in enumerate(cluster.hosts)}
-    devices: list[list[int]] = [[] for _ in cluster.hosts]
-    for number, device in enumerate(cluster.devices):
-        devices[place[device.host]].append(number)
-    return devices
-
-
-def _host_of_nodes(cluster: Cluster) -> list[int]:
-    """Of each node the number of the host it is or is in; -1 for switches."""
-    place = {host: number for number, host in enumerate(cluster.hosts)}
-    return [
-        *(place[device.host] for device in cluster.devices),
-        *range(len(cluster.hosts)),
-        *(-1 for _ in cluster.switches),
-    ]
-
-
 def _join_routes(
-    cluster: Cluster, host_of_node: list[int], sources: list[int], targets: list[int]
+    cluster: Cluster, host_of_node: list[int], sources: Sequence[int], targets: Sequence[int]
 ) -> Path:
     """The links of all routes between the devices of two hosts."""
     home, away = host_of_node[sources[0]], host_of_node[targets[0]]

@@ -20,7 +20,7 @@ LEAST_KBIT_PER_SECOND = 12
 """A guarantee that comes to nothing: guarantees add up past the capacity that leaves share."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ShapedFlow:
     """What goes from one address to another; None stands for any."""
 
@@ -104,7 +104,11 @@ def shape_lines(port: Port, *, num_hosts: int = 1, least_packet_bytes: int = 0) 
     """
     if not port.lanes:
         return ()
-    lines = [f"qdisc add dev {port.interface} root handle 1: htb", _acknowledgement_line(port)]
+    lines = [
+        f"qdisc add dev {port.interface} root handle 1: htb",
+        f"filter add dev {port.interface} parent 1: protocol ip prio 1 u32 "
+        f"{htb.ACKNOWLEDGEMENT} flowid 1:",  # bare ones of TCP pass unshaped
+    ]
     number = 1
     for lane in port.lanes:
         # The same for all leaves of a lane: turns of different size would be unequal shares.
@@ -115,27 +119,15 @@ def shape_lines(port: Port, *, num_hosts: int = 1, least_packet_bytes: int = 0) 
     return tuple(lines)
 
 
-def _acknowledgement_line(port: Port) -> str:
-    """Bare acknowledgements of TCP pass unshaped."""
-    return (
-        f"filter add dev {port.interface} parent 1: protocol ip prio 1 u32 "
-        f"{htb.ACKNOWLEDGEMENT} flowid 1:"
-    )
-
-
 def _lane_lines(interface: str, lane: FlowLane, number: int, quantum: int) -> list[str]:
     """Classes from `number` on, and their filters: a flow alone needs no class above its own."""
-    if len(lane.flows) == 1:
-        (flow,) = lane.flows
+    lines, parent = [], 0
+    if len(lane.flows) > 1:
+        lines.append(_class_line(interface, (0, number), lane.bytes_per_second, quantum))
+        parent = number
+    for leaf, flow in enumerate(lane.flows, start=number + bool(parent)):
         rate = min(flow.bytes_per_second, lane.bytes_per_second)
-        return [
-            _class_line(interface, (0, number), rate, quantum),
-            _filter_line(interface, flow, number),
-        ]
-    lines = [_class_line(interface, (0, number), lane.bytes_per_second, quantum)]
-    for leaf, flow in enumerate(lane.flows, start=number + 1):
-        rate = min(flow.bytes_per_second, lane.bytes_per_second)
-        lines.append(_class_line(interface, (number, leaf), rate, quantum))
+        lines.append(_class_line(interface, (parent, leaf), rate, quantum))
         lines.append(_filter_line(interface, flow, leaf))
     return lines
 

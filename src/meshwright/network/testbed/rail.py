@@ -5,8 +5,10 @@ On rails every pair of hosts has as many ways as rails that both are on, host to
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count
 
 from meshwright.cluster.cluster import Cluster
+from meshwright.cluster.way import host_links
 from meshwright.network.testbed.path import Pair, Path
 
 
@@ -39,26 +41,14 @@ def find_rails(cluster: Cluster, paths: Mapping[Pair, Path]) -> tuple[Rail, ...]
 
 def _find_planes(cluster: Cluster) -> tuple[Rail, ...]:
     """By switch: the first link of each host with the first of every other, and so on."""
-    first, end = cluster.num_devices, cluster.num_devices + len(cluster.hosts)
     exits: dict[tuple[int, int], dict[int, int]] = {}
     entries: dict[tuple[int, int], dict[int, int]] = {}
-    ends = zip(cluster.network.sources.tolist(), cluster.network.targets.tolist(), strict=True)
-    for link, (source, target) in enumerate(ends):
-        if first <= source < end <= target:
-            _add_link(exits, target, source - first, link)
-        elif first <= target < end <= source:
-            _add_link(entries, source, target - first, link)
+    for leaves, host, switch, link in host_links(cluster.network, len(cluster.hosts)):
+        planes = exits if leaves else entries
+        # The first plane of the switch that the host is not on yet.
+        key = next((switch, k) for k in count() if host not in planes.get((switch, k), {}))
+        planes.setdefault(key, {})[host] = link
     return tuple(
         Rail(exits=dict(sorted(exits[key].items())), entries=entries.get(key, {}))
         for key in sorted(exits)
     )
-
-
-def _add_link(
-    planes: dict[tuple[int, int], dict[int, int]], switch: int, host: int, link: int
-) -> None:
-    """To the first plane of a switch that the host is not on yet."""
-    plane = 0
-    while host in planes.get((switch, plane), {}):
-        plane += 1
-    planes.setdefault((switch, plane), {})[host] = link

@@ -3,8 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-import numpy as np
-
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import quoted
 from meshwright.network.testbed.path import Pair, Path
@@ -31,9 +29,11 @@ def find_remarks(
 
     `is_tree` when its switches are built one by one, `has_rails` when hosts have a cable to each.
     """
+    latency = float(cluster.latency.max())
+    delay = f"latencies (up to {format_seconds(latency)}) are not emulated, only bandwidths"
     return (
         *_fast(paths, MOST_GBIT_PER_SECOND[kind]),
-        *_delayed(cluster),
+        *([delay] if latency > MOST_LATENCY_SECONDS else ()),
         *_loopback(cluster),
         *(() if has_rails else _several_links(cluster, paths)),
         *(() if is_tree or has_rails else _shared_inner(paths)),
@@ -50,16 +50,8 @@ def _fast(paths: Mapping[Pair, Path], most: float) -> Iterator[str]:
         )
 
 
-def _delayed(cluster: Cluster) -> Iterator[str]:
-    most = float(cluster.latency.max())
-    if most > MOST_LATENCY_SECONDS:
-        yield f"latencies (up to {format_seconds(most)}) are not emulated, only bandwidths"
-
-
 def _loopback(cluster: Cluster) -> Iterator[str]:
-    place = {host: number for number, host in enumerate(cluster.hosts)}
-    host = np.array([place[device.host] for device in cluster.devices])
-    is_local = host[:, None] == host[None, :]
+    is_local = cluster.host_of[:, None] == cluster.host_of[None, :]
     slowest = float(cluster.bandwidth[is_local].min())  # infinite from a device to itself
     if slowest < LEAST_LOOPBACK_BYTES_PER_SECOND:
         yield (

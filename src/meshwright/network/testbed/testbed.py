@@ -135,7 +135,12 @@ def plan_testbed(
             *_start_commands(wiring, folders, kind, plain),
             *_address_commands(wiring, leaving, networks, kind),
             *_shape_commands((*plain, *switching), kind, len(wiring.hosts)),
-            *_configure_commands(wiring, folders, networks, kind),
+            *(
+                command
+                for host, own in zip(wiring.hosts, folders, strict=True)
+                if host.name in networks
+                for command in configure_commands(host, networks[host.name], kind, own)
+            ),
         ),
         remove=tuple(remove_command(each) for each in namespaces),
         remarks=find_remarks(
@@ -282,11 +287,3 @@ def _shape_commands(ports: Iterable[Port], kind: Kind, num_hosts: int) -> Iterat
     for namespace, each in lines.items():
         if each:
             yield batch("tc", namespace, each)
-
-
-def _configure_commands(
-    wiring: Cabling, folders: Sequence[Path], networks: Mapping[str, HostNetwork], kind: Kind
-) -> Iterator[Command]:
-    for host, folder in zip(wiring.hosts, folders, strict=True):
-        if host.name in networks:
-            yield from configure_commands(host, networks[host.name], kind, folder)
