@@ -30,6 +30,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.level import levels
 from meshwright.compiled import compiled, inlined
 from meshwright.search.incumbent import Attempt
+from meshwright.search.instance import Instance
 from meshwright.search.method.pipeline.chain import MAX_BLOCKS, Chain, make_chain
 from meshwright.search.method.pipeline.consecutive import Trial, open_pipeline
 from meshwright.search.problem import Problem
@@ -60,14 +61,19 @@ def pipedream(problem: Problem, attempt: Attempt) -> None:
     """PipeDream's stages and replicas, with the best number of microbatches."""
     if (devices := open_pipeline(problem, attempt)) is None:
         return
-    instance, trial = problem.instance, Trial(problem)
-    tiers, order = find_tiers(problem.cluster, devices)
-    chain = make_chain(instance, np.unique(instance.type_of[devices]).tolist(), max_blocks(tiers))
-    found = partition_chain(chain, tiers)
-    homes = [order[each] for each in found.devices]
+    trial = Trial(problem)
+    chain, found, homes = best_pipeline(problem.instance, devices)
     trial.try_stages(chain, found.ends, homes)
     trial.statistics["objective_seconds"] = found.seconds
     trial.conclude(attempt)
+
+
+def best_pipeline(instance: Instance, devices: Ints) -> tuple[Chain, Partition, list[Ints]]:
+    """The best pipeline on these devices, and the devices of each of its stages."""
+    tiers, order = find_tiers(instance.cluster, devices)
+    chain = make_chain(instance, np.unique(instance.type_of[devices]).tolist(), max_blocks(tiers))
+    found = partition_chain(chain, tiers)
+    return chain, found, [order[each] for each in found.devices]
 
 
 def find_tiers(cluster: Cluster, devices: Ints) -> tuple[tuple[Tier, ...], Ints]:

@@ -70,8 +70,7 @@ def _wire_bytes(cut: StageCut, slot_of_stage: Ints, num_slots: int) -> Floats:
     for table in cut.wires:
         np.add.at(total, (slot_of_stage[:, None], slot_of_stage[None, :]), table)
     np.fill_diagonal(total, 0.0)
-    both: Floats = total + total.T
-    return both
+    return total + total.T
 
 
 def chosen_homes(

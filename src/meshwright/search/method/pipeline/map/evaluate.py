@@ -28,6 +28,16 @@ def stage_seconds(problem: MappingProblem, assignment: Assignment) -> Floats:
     return total
 
 
+def slowest_seconds(problem: MappingProblem, assignment: Assignment) -> float:
+    """The largest time of a slot, which is what mappings minimise."""
+    return float(stage_seconds(problem, assignment).max())
+
+
+def can_run(problem: MappingProblem, device_of_place: Ints) -> bool:
+    """Whether every device can run its place."""
+    return bool(np.isfinite(problem.compute[problem.slot_of_place, device_of_place]).all())
+
+
 def with_rings(problem: MappingProblem, device_of_place: Ints, seed: int = 0) -> Assignment:
     """The assignment with the best ring that is found for each slot."""
     parts = np.split(np.asarray(device_of_place, np.int32), problem.first_place[1:-1])
@@ -43,6 +53,6 @@ def check_assignment(problem: MappingProblem, assignment: Assignment) -> None:
     devices = assignment.device_of_place
     assert len(devices) == problem.num_places, "every place has a device"
     assert len(np.unique(devices)) == len(devices), "no device is taken twice"
-    assert np.isfinite(problem.compute[problem.slot_of_place, devices]).all(), "devices can run it"
+    assert can_run(problem, devices), "devices can run it"
     for part, ring in zip(assignment.devices(problem), assignment.rings, strict=True):
         assert sorted(part) == sorted(ring.tolist()), "a ring holds its slot's devices"

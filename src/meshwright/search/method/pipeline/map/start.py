@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from meshwright.array import Floats, Ints
-from meshwright.search.method.pipeline.map.evaluate import with_rings
+from meshwright.search.method.pipeline.map.evaluate import can_run, with_rings
 from meshwright.search.method.pipeline.map.problem import Assignment, MappingProblem
 
 _ITERATIONS = 300
@@ -33,7 +33,7 @@ def ordered_mappings(problem: MappingProblem) -> Iterator[Assignment]:
             for places in _layouts(problem, np.argsort(slots)[slot].astype(np.int32)):
                 found = np.zeros(problem.num_places, np.int32)
                 found[places] = devices[: problem.num_places]
-                if found.tobytes() not in seen and _runs(problem, found):
+                if found.tobytes() not in seen and can_run(problem, found):
                     seen.add(found.tobytes())
                     yield with_rings(problem, found)
 
@@ -56,10 +56,6 @@ def _layouts(problem: MappingProblem, rank: Ints) -> Iterator[Ints]:
         else:
             return
         size = min(most, 2 * size)
-
-
-def _runs(problem: MappingProblem, devices: Ints) -> bool:
-    return bool(np.isfinite(problem.compute[problem.slot_of_place, devices]).all())
 
 
 def spectral_order(weight: Floats) -> Ints:

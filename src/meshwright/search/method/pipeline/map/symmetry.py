@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.array import Bools, Ints
+from meshwright.kernel.root import join_pairs
 from meshwright.search.method.pipeline.map.problem import MappingProblem
 
 _MOST_DEVICES = 1024
@@ -101,19 +102,10 @@ def _divisions(problem: MappingProblem) -> list[Ints]:
 
 def components(is_joined: Bools) -> Ints:
     """The number of each device's component."""
-    count = len(is_joined)
-    labels = np.full(count, -1, np.int32)
-    number = 0
-    for device in range(count):
-        if labels[device] >= 0:
-            continue
-        front = np.zeros(count, bool)
-        front[device] = True
-        while front.any():
-            labels[front] = number
-            front = is_joined[front].any(axis=0) & (labels < 0)
-        number += 1
-    return labels
+    labels = np.arange(len(is_joined), dtype=np.int32)
+    one, other = np.nonzero(is_joined)
+    join_pairs(labels, one.astype(np.int32), other.astype(np.int32))
+    return np.unique(labels, return_inverse=True)[1].astype(np.int32)
 
 
 def _kinds_of(problem: MappingProblem, labels: Ints) -> tuple[Symmetry, int]:
