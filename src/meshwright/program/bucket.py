@@ -137,8 +137,7 @@ def reads_updates(graph: Graph) -> bool:
 def duplicating_parts(placement: Placement, plan: Plan) -> Bools:
     """For each part whether its replicas run all ops on the whole batch."""
     asked = np.array([part.sync is Sync.DUPLICATE for part in plan.parts])
-    found: Bools = asked & (placement.num_replicas > 1)
-    return found
+    return asked & (placement.num_replicas > 1)
 
 
 def effective_splits(

@@ -215,8 +215,7 @@ def mean_device_seconds(instance: Instance) -> Floats:
     counts = np.bincount(instance.type_of, minlength=instance.seconds.shape[1])
     can_run = np.isfinite(instance.seconds)
     total = np.where(can_run, instance.seconds, 0.0) @ counts
-    mean: Floats = total / np.maximum(can_run @ counts, 1)
-    return mean
+    return total / np.maximum(can_run @ counts, 1)
 
 
 def mean_type_seconds(seconds: Floats) -> Floats:

@@ -68,8 +68,7 @@ def _is_kept(graph: Graph) -> Bools:
     """
     names, codes = graph.kind_codes
     is_kept = [name == "input" or "batchnorm" in name.lower().replace("_", "") for name in names]
-    kept: Bools = np.array(is_kept, dtype=np.bool_)[codes] | graph.mixes
-    return kept
+    return np.array(is_kept, dtype=np.bool_)[codes] | graph.mixes
 
 
 def _select(graph: Graph, part_of_op: Ints, stack: Stack | None) -> Bools:

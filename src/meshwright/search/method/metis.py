@@ -53,8 +53,7 @@ def partition_units(instance: Instance, seed: int) -> Ints:
         seed=seed,
         targets=targets.tolist(),
     )
-    placed: Ints = devices[found].astype(np.int32)
-    return placed
+    return devices[found].astype(np.int32)
 
 
 def _device_speeds(instance: Instance) -> Floats:

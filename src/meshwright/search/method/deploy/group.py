@@ -136,5 +136,4 @@ def _rank_groups(group: Ints, seconds: Floats) -> Ints:
     order = np.lexsort((first, -total))
     rank = np.empty(len(names), dtype=np.int32)
     rank[order] = np.arange(len(names), dtype=np.int32)
-    ranked: Ints = rank[inverse]
-    return ranked
+    return rank[inverse]

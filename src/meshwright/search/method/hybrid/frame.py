@@ -333,5 +333,4 @@ def _shift(place: StagePlace, table: OptionTable, picked: Longs) -> Floats:
     that was picked."""
     shape = np.arange(table.output_bytes.shape[1])
     output = table.output_bytes[np.maximum(picked, 0), shape]
-    seconds: Floats = 2 * (place.latency_seconds + place.seconds_per_byte * output)
-    return seconds
+    return 2 * (place.latency_seconds + place.seconds_per_byte * output)

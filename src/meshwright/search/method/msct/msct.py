@@ -93,8 +93,7 @@ def follow_forward(instance: Instance) -> Ints | None:
     seconds = _sum_rows(instance.unit_seconds, joined)
     if len(seconds) == instance.num_units or not np.isfinite(seconds).any(axis=1).all():
         return None
-    unit_of: Ints = joined[instance.unit_of].astype(np.int32)
-    return unit_of
+    return joined[instance.unit_of].astype(np.int32)
 
 
 def _find(root: npt.NDArray[np.int64], unit: int) -> int:
@@ -309,8 +308,7 @@ class _Schedule:
 def _units_of_units(instance: Instance, unit_of: Ints) -> npt.NDArray[np.int64]:
     """For each unit of the instance the one that has it."""
     first = instance.unit_ops[instance.unit_start[:-1]]
-    joined: npt.NDArray[np.int64] = unit_of[first].astype(np.int64)
-    return joined
+    return unit_of[first].astype(np.int64)
 
 
 def _list_inputs(graph: Graph) -> list[list[int]]:

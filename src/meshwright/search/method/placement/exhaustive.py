@@ -221,8 +221,7 @@ def _bytes_of_ops(instance: Instance) -> Floats:
     made = np.bincount(graph.tensor_source, graph.tensor_bytes, graph.num_ops)
     pairs = np.unique(np.stack((graph.use_op, graph.use_tensor)), axis=1)
     read = np.bincount(pairs[0], graph.tensor_bytes[pairs[1]], graph.num_ops)
-    held: Floats = graph.workspace_bytes + graph.saved_bytes + made + np.where(is_lasting, read, 0)
-    return held
+    return graph.workspace_bytes + graph.saved_bytes + made + np.where(is_lasting, read, 0)
 
 
 def _lack_bound(instance: Instance, needs: Floats, device: Rows) -> Floats:

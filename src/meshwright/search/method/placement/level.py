@@ -98,8 +98,7 @@ class CoarseLevel:
         """An order of the ops below, with merged ops in the place of the op that they became."""
         rank = np.empty(len(order), dtype=np.int64)
         rank[order] = np.arange(len(order))
-        expanded: Ints = np.lexsort((self.place, rank[self.op_of])).astype(np.int32)
-        return expanded
+        return np.lexsort((self.place, rank[self.op_of])).astype(np.int32)
 
 
 def make_levels(
@@ -157,8 +156,7 @@ def _unite(
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int32)
     rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
-    united: Ints = rank[inverse]
-    return united
+    return rank[inverse]
 
 
 @compiled

@@ -145,5 +145,4 @@ def _sequence(instance: Instance, decoder: OrderDecoder) -> Ints:
     fastest = instance.seconds.min(axis=1)
     urgency = decoder.ops["way"][:-1] + fastest
     most = np.maximum.reduceat(urgency[instance.unit_ops], instance.unit_start[:-1])
-    ranked: Ints = np.argsort(-most, kind="stable").astype(np.int32)
-    return ranked
+    return np.argsort(-most, kind="stable").astype(np.int32)

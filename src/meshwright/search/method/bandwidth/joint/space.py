@@ -138,5 +138,4 @@ def _pattern(space: RateSpace, is_used: Bools) -> Floats:
     out = space.leaving[:, None] / np.maximum(is_used.sum(axis=1, keepdims=True), 1)
     into = space.entering / np.maximum(is_used.sum(axis=0), 1)
     share = np.minimum(space.most, np.minimum(out, into))
-    rates: Floats = np.where(is_used, share, FAINT * space.most)
-    return rates
+    return np.where(is_used, share, FAINT * space.most)

@@ -176,8 +176,7 @@ class Tree:
         bonus = (
             self._width() * node.prior * sqrt(max(1, int(node.visits.sum()))) / (1 + node.visits)
         )
-        scores: Floats = np.where(node.is_open, value + bonus, -inf)
-        return scores
+        return np.where(node.is_open, value + bonus, -inf)
 
     def _width(self) -> float:
         best = self._rises[-1][1]
