@@ -127,6 +127,13 @@ def _bucket_limits(graph: Graph, placement: Placement, plan: Plan, gradients: Lo
     return np.maximum(BUCKET_BYTES, totals / MAX_BUCKETS)
 
 
+def gradient_tensors(graph: Graph) -> Ints:
+    """The partial sums of backward ops that anything of the update phase reads, rising."""
+    source, reader = graph.edges
+    found = graph.tensor_partial[graph.use_tensor] & (graph.phase[source] == Phase.BACKWARD)
+    return np.unique(graph.use_tensor[found & (graph.phase[reader] == Phase.UPDATE)])
+
+
 def reads_updates(graph: Graph) -> bool:
     """Whether anything but an update reads what an update makes."""
     source, reader = graph.edges

@@ -17,7 +17,7 @@ from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.part import Part
-from meshwright.program.bucket import reads_updates
+from meshwright.program.bucket import gradient_tensors, reads_updates
 from meshwright.program.expand.expansion import Expansion
 
 Item = TypeVar("Item")
@@ -150,7 +150,7 @@ def _parameter_bytes(
     for op, number in of_update.items():
         total[number] = total.get(number, 0.0) + size[op]
     known = {tensor for each in gradients.values() for tensor in each}
-    for tensor in _summed_gradients(graph) - known:
+    for tensor in set(gradient_tensors(graph).tolist()) - known:
         number = int(of_op[graph.tensor_source[tensor]])
         total[number] = total.get(number, 0.0) + float(graph.tensor_bytes[tensor])
     held = {number: float(graph.parameter_bytes[ops].sum()) for number, ops in users.items()}
@@ -169,13 +169,6 @@ def _item_ratio(ratio: float) -> float:
     """
     is_known = ratio <= 1 or any(math.isclose(ratio, each) for each in (2.0, 4.0))
     return ratio if is_known else 1.0
-
-
-def _summed_gradients(graph: Graph) -> set[int]:
-    """The gradients that anything of the update phase reads."""
-    source, reader = graph.edges
-    found = graph.tensor_partial[graph.use_tensor] & (graph.phase[source] == Phase.BACKWARD)
-    return set(graph.use_tensor[found & (graph.phase[reader] == Phase.UPDATE)].tolist())
 
 
 def make_bundles(

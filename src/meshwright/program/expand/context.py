@@ -17,15 +17,13 @@ Llama 3 Herd of Models", section 3.3.2), or that travel (`meshwright.program.exp
 Sizes are those that layers are priced by (`meshwright.cost.layer`).
 """
 
-from typing import Any
-
 import numpy as np
 
 from meshwright.errors import InputError, quoted
-from meshwright.graph.graph import Bools, Graph, Phase, Split
+from meshwright.graph.graph import Bools, Graph, Phase
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.product import attends, key_bytes
-from meshwright.graph.stack.stack import ProductCut, Role, Stack
+from meshwright.graph.stack.stack import Role, Stack
 from meshwright.plan.plan import Keys, Part, Plan
 from meshwright.program.expand.expansion import Axis, Expansion, Owned
 from meshwright.program.expand.member import Members, find_members
@@ -209,16 +207,9 @@ class _Tokens:
             self._sliced[key] = self.rewrite.like(tensor, new, rows=True, bytes=size)
         return self._sliced[key]
 
-    def _add(
-        self, kind: Kind, op: int, name: str, place: float, tensors: list[int], **changed: Any
-    ) -> int:
+    def _add(self, kind: Kind, op: int, name: str, place: float, tensors: list[int]) -> int:
         axis = Axis.NONE if kind == Kind.COMPUTE else Axis.CONTEXT
-        new = self.rewrite.add_collective(
-            kind, axis, op, place, group=-1, role=int(Role.WHOLE), cut=int(ProductCut.NONE),
-            op_names=name, split=int(Split.BATCH), **changed,
-        )  # fmt: skip
-        self.rewrite.reads[new] = list(tensors)
-        return new
+        return self.rewrite.add_collective(kind, axis, op, place, tensors, name)
 
     def _key_bytes(self, op: int, rows: list[int]) -> float:
         """All keys and values that attention reads."""
@@ -284,14 +275,8 @@ class _Tokens:
             self._waits.setdefault(reader, []).append(rows)
 
     def _order(self, op: int) -> list[int]:
-        """A tensor without bytes that makes the second gather of keys wait for the gradient that
-        their reader reads."""
-        for each in self._inputs(op):
-            source = int(self.graph.tensor_source[each])
-            is_here = self.before.part_of_op[source] == self.before.part_of_op[op]
-            if is_here and self.graph.phase[source] == self.graph.phase[op]:
-                return [self.rewrite.add_tensor(source, 0.0, 0.0)]
-        return []
+        """What makes the second gather of keys wait for the gradient that their reader reads."""
+        return self.rewrite.add_order(op, self._inputs(op), self.before.part_of_op)
 
     def _describe(self) -> None:
         """Set the sizes of ops as they are on a member's tokens."""

@@ -42,7 +42,7 @@ _NEXT = 2.0**-20
 ops."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Division:
     """Weights of one part that the same devices hold, and how ZeRO divides them."""
 
@@ -109,17 +109,8 @@ def _make_divisions(
         mine = [u for u in updates if divides_experts(before, part, u.op) == of_experts]
         if holders == 1 or not mine:
             continue
-        bundles = make_bundles(before, graph, weights, part, mine)
-        found.append(
-            _Division(
-                zero=part.zero,
-                axis=axis,
-                holders=holders,
-                weights=weights,
-                bundles=bundles,
-                first=len(rewrite.bundles),
-            )
-        )
+        bundles, first = make_bundles(before, graph, weights, part, mine), len(rewrite.bundles)
+        found.append(_Division(part.zero, axis, holders, weights, bundles, first))
         rewrite.bundles += [
             tuple(int(before.origin[update.op]) for update in bundle) for bundle in bundles
         ]
@@ -285,10 +276,10 @@ def _add(
         division.axis,
         op,
         place,
+        name=f"{name}.{kind.name.lower()}{suffix}",
         bundle=division.first + number,
         split=int(Split.SUM),
         phase=int(phase),
-        op_names=f"{name}.{kind.name.lower()}{suffix}",
     )
 
 

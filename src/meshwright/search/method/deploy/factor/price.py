@@ -21,8 +21,9 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cost.collective import Collective, CollectiveModel, collective_model
 from meshwright.cost.compute import op_seconds
 from meshwright.errors import InputError
-from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase, Split
+from meshwright.graph.graph import Bools, Floats, Graph, Phase, Split
 from meshwright.plan.part import SHARES_TOLERANCE
+from meshwright.program.bucket import gradient_tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,17 +59,6 @@ def price_factors(
         broadcast=_broadcast_seconds(graph, gather),
         saved=np.where(is_inside, gradient_bytes(graph) * _seconds_per_byte(reduce), 0.0),
     )
-
-
-def gradient_tensors(graph: Graph) -> Ints:
-    """The partial sums of backward ops that updates read, rising."""
-    source, reader = graph.edges
-    is_gradient = (
-        graph.tensor_partial[graph.use_tensor]
-        & (graph.phase[reader] == Phase.UPDATE)
-        & (graph.phase[source] == Phase.BACKWARD)
-    )
-    return np.unique(graph.use_tensor[is_gradient])
 
 
 def gradient_bytes(graph: Graph) -> Floats:
