@@ -149,9 +149,9 @@ def test_narrow_search_keeps_to_its_hosts() -> None:
     graph, cluster = pair_of_chains(), rails(4)
     instance, space = make_instance(graph, cluster), space_of(cluster)
     narrow = Narrow(instance, space, np.array([1, 3]), usable_bytes(graph, cluster))
-    placed = narrow.begin(0, lambda: False)
+    placed = narrow.search(0, lambda: False)
     assert set(placed.device_of_unit.tolist()) <= {1, 3}
-    improved = narrow.improve(placed.device_of_unit, 1, lambda: False)
+    improved = narrow.search(1, lambda: False, placed.device_of_unit)
     assert set(improved.device_of_unit.tolist()) <= {1, 3}
     assert improved.seconds <= placed.seconds
 

@@ -15,7 +15,6 @@ from meshwright.program.bucket import (
     Buckets,
     effective_splits,
     fill_buckets,
-    no_buckets,
     segment_ops,
 )
 from meshwright.program.expand.expand import expand
@@ -82,12 +81,9 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
     scatters = np.isin(expansion.axis, HOLDING)
     is_fixed = scatters | (graph.split == Split.NONE)
     workspace = graph.workspace_bytes * np.where(is_fixed, 1.0, 1 / microbatches)
-    is_replicated = placement.num_parts < len(placement.replica_device)
-    buckets = no_buckets(graph)
-    if is_replicated:
-        of_experts = is_expert_gradient(expansion, plan.parts)
-        buckets = fill_buckets(graph, placement, plan, scatters, of_experts)
-        partial[of_experts & (buckets.of_tensor < 0)] = False  # nobody else has any of it
+    of_experts = is_expert_gradient(expansion, plan.parts)
+    buckets = fill_buckets(graph, placement, plan, scatters, of_experts)
+    partial[of_experts & (buckets.of_tensor < 0)] = False  # nobody else has any of it
     return Work(
         expansion=expansion,
         graph=graph,
@@ -98,7 +94,7 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
         tensor_beside=np.zeros(graph.num_tensors),
         action=action,
         segment=segment_ops(graph, placement, buckets)
-        if is_replicated and plan.schedule
+        if plan.schedule
         else np.zeros(graph.num_ops, dtype=np.int32),
         buckets=buckets,
         seconds=seconds,

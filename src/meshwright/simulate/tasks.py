@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -102,7 +103,7 @@ def prepare_engine(program: Program, cluster: Cluster, sharing: str) -> EngineIn
         models = _Models(program, cluster, limits)
         classes += _time_collectives(program, models, tasks, flow_bytes, sharing, len(classes))
     writer_of = np.ascontiguousarray(program.buffers["writer"])
-    chains = _chain_rows(program, ordered[:num_ordered])
+    chains = chain_rows(program, ordered[:num_ordered], -rows["priority"])
     edges = (task_of, writer_of, program.reads, program.orders, chains, tasks)
     following = np.empty(count_edges(*edges), np.int32)
     fill_edges(*edges, following)
@@ -191,12 +192,11 @@ def _pair_classes(cluster: Cluster, limits: Limits | None, pairs: Ints) -> list[
     return classes
 
 
-def _chain_rows(program: Program, rows: Ints) -> Records:
-    """For streams that run in order: each instruction and the next one of its stream."""
-    stream = program.instructions["stream"][rows]
-    order = np.lexsort((-program.instructions["priority"][rows], stream))
-    rows, stream = rows[order], stream[order]
-    is_next = stream[1:] == stream[:-1]
+def chain_rows(program: Program, rows: Any, key: Floats) -> Records:
+    """Of some instructions of streams each and the next of its stream, by a rising key."""
+    stream = program.instructions["stream"]
+    rows = rows[np.lexsort((key[rows], stream[rows]))]
+    is_next = stream[rows[1:]] == stream[rows[:-1]]
     chains = np.empty(np.count_nonzero(is_next), PAIR)
     chains["first"], chains["second"] = rows[:-1][is_next], rows[1:][is_next]
     return chains

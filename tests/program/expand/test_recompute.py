@@ -318,9 +318,10 @@ def with_collectives(graph: Graph, before: Expansion) -> Expansion:
         else:
             (tensor,) = graph.outputs[op].tolist()
             kind, place = Kind.REDUCE_SCATTER, op + 0.5
-        readers = [op] if kind is Kind.ALL_GATHER else rewrite.readers(tensor)
-        added = rewrite.add_collective(kind, Axis.TENSOR, op, place)
-        rewrite.reads[added] = [tensor]
+        readers = [each for each, reads in enumerate(rewrite.reads) if tensor in reads]
+        if kind is Kind.ALL_GATHER:
+            readers = [op]
+        added = rewrite.add_collective(kind, Axis.TENSOR, op, place, [tensor])
         moved = rewrite.like(tensor, added)
         rewrite.tensors[tensor]["held"] = int(
             Owned.ROWS if kind is Kind.ALL_GATHER else Owned.TERMS

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from meshwright.array import Ints, Longs
+from meshwright.array import Ints, Longs, marked
 from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph, Phase
@@ -113,8 +113,7 @@ def _find_gradients(expansion: Expansion) -> dict[int, tuple[int, ...]]:
     graph = expansion.graph
     source, reader = graph.edges
     is_update = graph.phase == Phase.UPDATE
-    adds = np.zeros(graph.num_ops, dtype=np.bool_)
-    adds[source[is_update[source] & is_update[reader]]] = True
+    adds = marked(graph.num_ops, source[is_update[source] & is_update[reader]])
     found = (
         ~adds[reader]
         & graph.tensor_partial[graph.use_tensor]

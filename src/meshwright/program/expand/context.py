@@ -19,6 +19,7 @@ Sizes are those that layers are priced by (`meshwright.cost.layer`).
 
 import numpy as np
 
+from meshwright.array import marked
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Bools, Graph, Phase
 from meshwright.graph.stack.find import find_layers
@@ -299,9 +300,8 @@ class _Tokens:
     def _works_on_sequence(self) -> Bools:
         """By op: whether members of its tensor team divide its rows."""
         graph, rows = self.graph, self.before.held == Owned.ROWS
-        near = np.zeros(graph.num_ops, dtype=np.bool_)
-        near[graph.use_op[rows[graph.use_tensor]]] = True
-        near[graph.tensor_source[rows]] = True
+        near = marked(graph.num_ops, graph.use_op[rows[graph.use_tensor]])
+        near |= marked(graph.num_ops, graph.tensor_source[rows])
         found: Bools = near & (self.before.role == Role.WHOLE)
         return found
 

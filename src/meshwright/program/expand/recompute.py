@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import marked
 from meshwright.graph.graph import Bools, Graph, Ints, Phase, Split
 from meshwright.plan.plan import Plan, Recompute
 from meshwright.program.expand.expansion import Expansion, Owned
@@ -95,8 +96,7 @@ class _Repeat:
     def _find_needed(self, may: Bools, read: Ints) -> Bools:
         """Ops that backward needs something of, directly or through other such ops."""
         graph = self.graph
-        wanted = np.zeros(graph.num_ops, dtype=np.bool_)
-        wanted[graph.tensor_source[read]] = True
+        wanted = marked(graph.num_ops, graph.tensor_source[read])
         wanted[list(self.savers)] = True
         again = wanted & may
         for op in np.flatnonzero(may)[::-1].tolist():

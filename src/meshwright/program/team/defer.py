@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshwright.array import marked
 from meshwright.cost.layer.team import Team
 from meshwright.graph.graph import Phase, Split
 from meshwright.graph.stack.stack import LayerKind
@@ -31,8 +32,7 @@ def deferred_bytes(kind: LayerKind, team: Team, recompute: Recompute, samples: f
     """
     graph = kind.graph
     makes_weights = (graph.phase == Phase.BACKWARD) & (graph.split == Split.SUM)
-    is_read = np.zeros(graph.num_tensors, dtype=np.bool_)
-    is_read[graph.use_tensor[makes_weights[graph.use_op]]] = True
+    is_read = marked(graph.num_tensors, graph.use_tensor[makes_weights[graph.use_op]])
     is_read &= ~kind.is_weight & ~kind.is_side
     width = np.where(kind.is_cut, team.tensor, 1) * np.where(kind.has_rows, team.context, 1)
     size = graph.scaled("tensor_bytes", samples) / width * is_read

@@ -8,13 +8,14 @@ sends; then their receives in the same order; then the collectives, which `synch
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Floats, Longs, Records
 from meshwright.cost.stage import MAX_BUCKETS
-from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Kind
+from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Kind, blank_rows
 from meshwright.program.schedule import Action
 from meshwright.program.team.boundary import Boundary
 from meshwright.program.team.stage import TeamStage
@@ -124,14 +125,6 @@ def _pairs(first: npt.ArrayLike, second: npt.ArrayLike) -> Records:
     return pairs
 
 
-def blank_rows(shape: tuple[int, ...]) -> Records:
-    """Instructions that say nothing yet."""
-    rows = np.zeros(shape, INSTRUCTION)
-    for name in ("op", "tensor", "peer", "group", "stream"):
-        rows[name] = -1
-    return rows
-
-
 def emit_units(work: UnitWork, made: Emitted) -> Floats:
     """A COMPUTE for every unit and replica, with what it saves; what calls take of each."""
     calls = []
@@ -234,25 +227,40 @@ def _keep_local(work: UnitWork, made: Emitted, place: int, boundary: Boundary) -
     )
 
 
+class _Way(NamedTuple):
+    """What goes over a boundary in an action: from which stage to which, and by pair of teams."""
+
+    origin: int
+    goal: int
+    sender: Longs
+    receiver: Longs
+    size: Floats
+    tensor: int
+
+
+def _way(work: UnitWork, place: int, boundary: Boundary, action: Action) -> _Way:
+    here = boundary.sent
+    before, after = boundary.before[here], boundary.after[here]
+    if action is Action.FORWARD:
+        tensor = int(work.graph.output[place])
+        return _Way(place, place + 1, before, after, boundary.forward_bytes[here], tensor)
+    tensor = int(work.graph.gradient[place + 1])
+    return _Way(place + 1, place, after, before, boundary.backward_bytes[here], tensor)
+
+
 def _transfer_rows(
     work: UnitWork, place: int, boundary: Boundary, action: Action, number: int
 ) -> tuple[Records, Records]:
     """SENDs and RECEIVEs by microbatch and pair; the first SEND has this number, and its task."""
-    here = boundary.sent
-    source = work.stages[place].leaders[boundary.before[here]]
-    target = work.stages[place + 1].leaders[boundary.after[here]]
-    sender, size = boundary.before[here], boundary.forward_bytes[here]
-    tensor = work.graph.output[place]
-    if action is Action.BACKWARD:
-        source, target = target, source
-        sender, size = boundary.after[here], boundary.backward_bytes[here]
-        tensor = work.graph.gradient[place + 1]
+    here, way = boundary.sent, _way(work, place, boundary, action)
+    source = work.stages[way.origin].leaders[way.sender]
+    target = work.stages[way.goal].leaders[way.receiver]
     rows = blank_rows((work.microbatches, len(here)))
-    rows["tensor"] = tensor
+    rows["tensor"] = way.tensor
     rows["microbatch"] = np.arange(work.microbatches)[:, None]
-    rows["replica"] = sender
+    rows["replica"] = way.sender
     rows["task"] = number + np.arange(rows.size).reshape(rows.shape)
-    rows["bytes"] = size
+    rows["bytes"] = way.size
     rows["rows_from"], rows["rows_to"] = boundary.rows_from[here], boundary.rows_to[here]
     receives = rows.copy()
     rows["kind"], rows["device"], rows["peer"] = Kind.SEND, source, target
@@ -264,16 +272,9 @@ def _serve(
     work: UnitWork, made: Emitted, place: int, boundary: Boundary, action: Action, number: int
 ) -> None:
     """Let sends read what a unit made, and the units of the other stage what was received."""
-    here = boundary.sent
-    is_forward = action is Action.FORWARD
-    origin, goal = (place, place + 1) if is_forward else (place + 1, place)
-    sender, receiver = boundary.before[here], boundary.after[here]
-    size = boundary.forward_bytes[here] if is_forward else boundary.backward_bytes[here]
-    tensor = int(work.graph.output[place] if is_forward else work.graph.gradient[place + 1])
-    if not is_forward:
-        sender, receiver = receiver, sender
+    origin, goal, sender, receiver, size, tensor = _way(work, place, boundary, action)
     stage, target = work.stages[origin], work.stages[goal]
-    send = number + np.arange(work.microbatches * len(here)).reshape(work.microbatches, -1)
+    send = number + np.arange(work.microbatches * len(size)).reshape(work.microbatches, -1)
     # What a unit made is one buffer a replica, however many teams it goes to.
     total = np.zeros(stage.num_replicas)
     np.add.at(total, sender, size)

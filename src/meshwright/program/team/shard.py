@@ -11,9 +11,9 @@ import numpy as np
 
 from meshwright.array import Longs
 from meshwright.cost.holder import Pieces
-from meshwright.program.program import Kind
+from meshwright.program.program import Kind, blank_rows
 from meshwright.program.schedule import Action
-from meshwright.program.team.emit import Emitted, UnitWork, blank_rows
+from meshwright.program.team.emit import Emitted, UnitWork
 
 Groups = tuple[tuple[int, ...], ...]
 

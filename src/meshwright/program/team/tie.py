@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.array import Longs, Records
-from meshwright.program.program import Kind
-from meshwright.program.team.emit import Emitted, UnitWork, blank_rows
+from meshwright.program.program import Kind, blank_rows
+from meshwright.program.team.emit import Emitted, UnitWork
 from meshwright.program.team.stage import TeamStage
 
 

@@ -99,7 +99,10 @@ class WindowBounder:
         for j in range(1, len(ends)):
             ready = done[j - 1]
             if len(decisions.apart) and 1 < j <= len(path):
-                ready += self._lag_between(ends[j - 1], ends[j], lag)
+                first, end = self.instance.in_start[ends[j]], self.instance.in_start[ends[j] + 1]
+                edges = self.instance.in_edges[first:end]
+                reads = (edges["op"] == ends[j - 1]) & (edges["bytes"] >= 0)
+                ready += float(lag[first:end][reads].max(initial=0.0))
             if self._joins[ends[j]]:
                 ready = self._best_window(ends, done, j, ready, unit_of, decisions.apart)
             done.append(ready + (float(self.seconds[ends[j]]) if j <= len(path) else 0.0))
@@ -141,12 +144,6 @@ class WindowBounder:
                 lag[is_cut] = self.transfer[is_cut]
         return lag
 
-    def _lag_between(self, source: int, target: int, lag: Floats) -> float:
-        first, end = self.instance.in_start[target], self.instance.in_start[target + 1]
-        edges = self.instance.in_edges[first:end]
-        reads = (edges["op"] == source) & (edges["bytes"] >= 0)
-        return float(lag[first:end][reads].max(initial=0.0))
-
     def _collect(self, first: int, last: int) -> int:
         """How many ops are between two, which become the members; -1: too many."""
         self._number += 1
@@ -172,6 +169,12 @@ def _least_transfer(instance: Instance) -> Floats:
         np.minimum(least, latency + size / bandwidth, out=least)
     least[~np.isfinite(least)] = 0.0  # one device: there is nowhere to move to
     return least
+
+
+def longest_path(instance: Instance, seconds: Floats) -> float:
+    """The longest path along tensors when ops take `seconds` and transfers nothing."""
+    _, head = _longest_path(instance, seconds, np.zeros(len(instance.in_edges)))
+    return float((head + seconds).max(initial=0.0))
 
 
 def _longest_path(instance: Instance, seconds: Floats, lag: Floats) -> tuple[Ints, Floats]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.array import freeze_arrays
+from meshwright.array import freeze_arrays, sum_by, sum_rows
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
 from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase
@@ -85,7 +85,6 @@ def analyse(
     less = _sum_seconds(graph, cluster, group_of, share)
     fixed = np.where(np.isfinite(less), np.minimum(_at_none(seconds, less, cluster), seconds), 0.0)
     actions = make_menu(graph, cluster, device_groups)
-    held = held_bytes(graph)
     return Analysis(
         instance=instance,
         group_of=group_of,
@@ -96,23 +95,15 @@ def analyse(
         seconds=seconds,
         fixed_seconds=fixed,
         gradient_bytes=_gradient_bytes(graph, group_of, num_groups),
-        state_bytes=_by_group(graph.state_bytes, group_of, num_groups),
-        held_bytes=_by_group(held, group_of, num_groups),
+        state_bytes=sum_by(group_of, graph.state_bytes, num_groups),
+        held_bytes=sum_by(group_of, held_bytes(graph), num_groups),
         between=_bytes_between(graph, group_of, num_groups),
     )
 
 
-def _by_group(values: Floats, group_of: Ints, num_groups: int) -> Floats:
-    return np.bincount(group_of, weights=values, minlength=num_groups).astype(np.float64)
-
-
 def _sum_seconds(graph: Graph, cluster: Cluster, group_of: Ints, samples: float) -> Floats:
-    num_groups = int(group_of.max()) + 1
-    columns = [
-        _by_group(op_seconds(graph, cluster.types[name], samples), group_of, num_groups)
-        for name in cluster.type_names
-    ]
-    return np.stack(columns, axis=1)
+    columns = [op_seconds(graph, cluster.types[name], samples) for name in cluster.type_names]
+    return sum_rows(group_of, np.stack(columns, axis=1), int(group_of.max()) + 1)
 
 
 def _at_none(whole: Floats, less: Floats, cluster: Cluster) -> Floats:
@@ -143,7 +134,7 @@ def _gradient_bytes(graph: Graph, group_of: Ints, num_groups: int) -> Floats:
     )
     tensors = np.unique(graph.use_tensor[is_gradient])
     owner = group_of[graph.tensor_source[tensors]]
-    return _by_group(graph.tensor_bytes[tensors], owner, num_groups)
+    return sum_by(owner, graph.tensor_bytes[tensors], num_groups)
 
 
 def _bytes_between(graph: Graph, group_of: Ints, num_groups: int) -> Floats:

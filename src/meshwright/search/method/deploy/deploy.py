@@ -80,13 +80,8 @@ def deploy(problem: Problem, attempt: Attempt, *, polishes: bool = True) -> None
     Without `polishes` the tree search has all the time. Large steps on many devices get fewer
     simulations, and what was left out is said in the notes.
     """
-    num_devices = problem.cluster.num_devices
-    if num_devices > MAX_DEVICES:
-        reason = f"{num_devices:,} devices are more than {MAX_DEVICES}; hybrid takes more"
-        attempt.refuse(f"not for this search: {reason}")
+    if (analysis := open_deployment(problem, attempt)) is None:
         return
-    analysis = analyse(problem.graph, problem.cluster, seed=problem.seed)
-    attempt.raise_bound(problem.plan_bound)
     if reason := explain_nowhere(problem.instance):
         attempt.refuse(reason)
         return
@@ -100,6 +95,18 @@ def deploy(problem: Problem, attempt: Attempt, *, polishes: bool = True) -> None
         if search.can_deploy and polishes:
             search.polish()
     search.conclude()
+
+
+def open_deployment(problem: Problem, attempt: Attempt) -> Analysis | None:
+    """Offer the bound of all deployments; what they are decided on, None: of too many devices."""
+    num_devices = problem.cluster.num_devices
+    if num_devices > MAX_DEVICES:
+        reason = f"{num_devices:,} devices are more than {MAX_DEVICES}; hybrid takes more"
+        attempt.refuse(f"not for this search: {reason}")
+        return None
+    analysis = analyse(problem.graph, problem.cluster, seed=problem.seed)
+    attempt.raise_bound(problem.plan_bound)
+    return analysis
 
 
 @lru_cache(maxsize=1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import marked
 from meshwright.graph.coarsen.partition import cut_graph, gather_neighbours, scaled_weights
 from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase
 from meshwright.kernel.disjoint import DisjointSets
@@ -123,8 +124,7 @@ def _is_dangling(graph: Graph) -> Bools:
     """Whose results nobody reads, and that change nothing that is held; none in a step without
     updates, whose results are what it is for."""
     is_update = graph.phase == Phase.UPDATE
-    is_read = np.zeros(graph.num_ops, dtype=np.bool_)
-    is_read[graph.edges[0]] = True
+    is_read = marked(graph.num_ops, graph.edges[0])
     dangling: Bools = ~is_read & ~is_update & (graph.state_bytes == 0) & is_update.any()
     return dangling
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from meshwright.plan.part import ScheduleKind
 from meshwright.search.clock import Clock
-from meshwright.search.method.hybrid.draft_pool import Pool
+from meshwright.search.method.hybrid.draft import Pool
 from meshwright.search.method.hybrid.frame import FrameSearch
 from meshwright.search.method.hybrid.interleave import interleave
 from meshwright.search.method.hybrid.space import HybridSpace, list_cells, list_mixed

@@ -46,10 +46,7 @@ class Layouts:
         cluster, order = prices.cluster, np.array(prices.tiers.order)
         self._types = cluster.type_of[order]
         self.usable_bytes = usable_bytes(prices.stack.graph, cluster)[order]
-
-    @cached_property
-    def _is_alike(self) -> bool:
-        return bool(np.ptp(self._types) == 0 and np.ptp(self.usable_bytes) == 0)
+        self._is_alike = bool(np.ptp(self._types) == 0 and np.ptp(self.usable_bytes) == 0)
 
     def place(self, frame: Frame, offset: int, size: int) -> StagePlace:
         """The devices of a stage in every pod."""

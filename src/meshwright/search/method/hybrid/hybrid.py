@@ -16,16 +16,18 @@ from meshwright.errors import InputError
 from meshwright.plan.degrees import stage_degrees
 from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Attempt
-from meshwright.search.method.hybrid.answer import offer_trials
-from meshwright.search.method.hybrid.bound import space_bound
-from meshwright.search.method.hybrid.draft import HybridDraft
-from meshwright.search.method.hybrid.draft_pool import Pool
+from meshwright.search.method.hybrid.draft import HybridDraft, Pool
 from meshwright.search.method.hybrid.exhaust import exhaust
 from meshwright.search.method.hybrid.find import find_drafts
 from meshwright.search.method.hybrid.scope import Scope, narrow_to_inference
 from meshwright.search.method.hybrid.smallest import explain_lack
-from meshwright.search.method.hybrid.space import HybridSpace, describe_space, make_space
-from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene
+from meshwright.search.method.hybrid.space import (
+    HybridSpace,
+    describe_space,
+    make_space,
+    space_bound,
+)
+from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene, offer_trials
 from meshwright.search.pool.engine import open_engine
 from meshwright.search.pool.process import Processes
 from meshwright.search.problem import Problem

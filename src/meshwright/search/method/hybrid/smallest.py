@@ -61,11 +61,12 @@ def _name_limits(scope: Scope) -> str:
 
 def least_bytes(space: HybridSpace) -> float:
     """The least memory, of the fullest device, that any plan of the scope needs."""
+    keeps_least = max(space.scope.recompute, key=list(Recompute).index)
     options = [
         each
         for each in space.options
         if each.zero in (min(space.scope.zero), max(space.scope.zero))
-        and each.recompute is _least_recompute(space)
+        and each.recompute is keeps_least
     ]
     least = inf
     for frame, size in _frames(space):
@@ -73,11 +74,6 @@ def least_bytes(space: HybridSpace) -> float:
         if search.sizes:
             least = min(least, _least_of(search))
     return least
-
-
-def _least_recompute(space: HybridSpace) -> Recompute:
-    """The recomputation that keeps least, of those that may be used."""
-    return max(space.scope.recompute, key=list(Recompute).index)
 
 
 def _frames(space: HybridSpace) -> Iterator[tuple[Frame, int]]:
@@ -119,18 +115,13 @@ def _enough_memory(space: HybridSpace, needed: float) -> float:
         usable = float(space.layouts.usable_bytes.min())
         memory = min(each.memory_bytes for each in space.cluster.devices) * _ROUNDED
         memory *= max(needed / usable, 1.0)
-        space = _with_memory(space, memory)
+        devices = tuple(replace(each, memory_bytes=memory) for each in space.cluster.devices)
+        cluster = replace(space.cluster, devices=devices)
+        prices = LayerPrices(space.stack, cluster, space.prices.tiers)
+        space = replace(space, cluster=cluster, prices=prices, layouts=Layouts(prices))
         needed = least_bytes(space)
         if needed <= space.layouts.usable_bytes.min():
             return memory
-
-
-def _with_memory(space: HybridSpace, memory: float) -> HybridSpace:
-    """The same with devices of so much memory."""
-    devices = tuple(replace(each, memory_bytes=memory) for each in space.cluster.devices)
-    cluster = replace(space.cluster, devices=devices)
-    prices = LayerPrices(space.stack, cluster, space.prices.tiers)
-    return replace(space, cluster=cluster, prices=prices, layouts=Layouts(prices))
 
 
 def _enough_devices(space: HybridSpace, usable: float, clock: Clock) -> int:

@@ -366,7 +366,8 @@ def _measure(
     sources, targets = sources[sources != targets], targets[sources != targets]
     everyone = _price(cluster, sources, targets, wire)
     # One device of each group alone: the slowest of these pairs is what one transfer gets.
-    firsts = _samples(len(sources), size)
+    firsts = range(0, len(sources), size)
+    firsts = firsts[:: max(1, len(firsts) // 16)]  # some 16 groups, evenly chosen
     alone = [_price(cluster, sources[k : k + 1], targets[k : k + 1], wire) for k in firsts]
     return NetworkTier(
         size=size,
@@ -376,12 +377,6 @@ def _measure(
         call_seconds=max(each.call_seconds for each in alone),
         own_part=0.0 if wire is None else float(wire.own_part[everyone.links].min(initial=1.0)),
     )
-
-
-def _samples(count: int, size: int) -> list[int]:
-    """A device of each of some 16 groups, evenly chosen."""
-    firsts = list(range(0, count, size))
-    return firsts[:: max(1, len(firsts) // 16)]
 
 
 def _price(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.array import Bools, Floats, Ints
+from meshwright.array import Bools, Floats, Ints, sum_by
 from meshwright.graph.graph import Graph, Phase
 from meshwright.search.method.pipeline.chain import find_anchors, find_tail
 from meshwright.search.method.pipeline.loose import ring, tie_loose
@@ -44,9 +44,7 @@ class Blocks:
 
     def add_up(self, values: Floats) -> Floats:
         """Of each block the sum over its ops."""
-        return np.bincount(self.block_of_op, weights=values, minlength=self.num_blocks).astype(
-            np.float64
-        )
+        return sum_by(self.block_of_op, values, self.num_blocks)
 
     def stage_of_op(self, stage_of_block: Ints) -> Ints:
         """The stage of each op; the wrapped end is one more stage after all others."""

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwright.array import Bools, Floats, Ints
+from meshwright.array import Bools, Floats, Ints, marked
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind
@@ -73,9 +73,8 @@ class StageCut:
         is_back = (graph.phase[source] == Phase.BACKWARD) & (
             graph.phase[graph.use_op] == Phase.BACKWARD
         )
-        table = np.zeros((self.num_stages, self.num_stages), dtype=np.bool_)
-        table[stage[source[is_back]], stage[graph.use_op[is_back]]] = True
-        return table
+        code = stage[source[is_back]] * self.num_stages + stage[graph.use_op[is_back]]
+        return marked(self.num_stages**2, code).reshape(self.num_stages, self.num_stages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

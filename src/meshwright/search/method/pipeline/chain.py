@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Floats, Ints, marked, sum_by
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.plan import Plan, ScheduleKind
@@ -57,7 +57,7 @@ def make_chain(instance: Instance, types: Sequence[int], max_blocks: int = MAX_B
     op_time = instance.seconds[:, list(types)].max(axis=1)
     anchor, length = find_anchors(graph)
     tail = find_tail(graph, anchor, length)
-    anchor_seconds = _sum_by(anchor, op_time, length)
+    anchor_seconds = sum_by(anchor, op_time, length)
     block_of_anchor = _find_blocks(graph, anchor, tail, anchor_seconds, max_blocks)
     block_of_op = np.where(anchor < tail, block_of_anchor[np.minimum(anchor, tail - 1)], -1)
     block_of_op = block_of_op.astype(np.int32)
@@ -65,14 +65,10 @@ def make_chain(instance: Instance, types: Sequence[int], max_blocks: int = MAX_B
     home = np.maximum(block_of_op, 0)  # the wrapped end runs on the first block's devices
     return Chain(
         block_of_op=block_of_op,
-        seconds=_sum_by(home, op_time, num_blocks),
-        parameter_bytes=_sum_by(home, graph.parameter_bytes, num_blocks),
+        seconds=sum_by(home, op_time, num_blocks),
+        parameter_bytes=sum_by(home, graph.parameter_bytes, num_blocks),
         cut_bytes=_find_cut_bytes(graph, block_of_op, num_blocks),
     )
-
-
-def _sum_by(labels: Ints, values: Floats, count: int) -> Floats:
-    return np.bincount(labels, weights=values, minlength=count).astype(np.float64)
 
 
 def find_anchors(graph: Graph) -> tuple[Ints, int]:
@@ -142,8 +138,7 @@ def _find_blocks(
         # Of a group that reaches into the wrapped end the others must be in the first block.
         is_kept = anchor[members] < tail
         np.maximum.at(last, group[is_kept], anchor[members][is_kept])
-        reaches = np.zeros(group.max() + 1, dtype=np.bool_)
-        reaches[group[~is_kept]] = True
+        reaches = marked(group.max() + 1, group[~is_kept])
         low.append(np.where(reaches, 0, first).astype(np.int32))
         high.append(last)
     return _cut(np.concatenate(low), np.concatenate(high), tail, anchor_seconds, max_blocks)

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.array import Floats
+from meshwright.array import Floats, sum_by
 from meshwright.cost.memory import usable_bytes
 from meshwright.plan.plan import ScheduleKind
 from meshwright.search.judge import MEMORY_TOLERANCE
 from meshwright.search.method.pipeline.candidate import Candidate
-from meshwright.search.method.pipeline.microbatch_price import Prices, StageTeam, stage_sums
+from meshwright.search.method.pipeline.microbatch_price import Prices, StageTeam
 from meshwright.search.method.pipeline.traffic import Traffic
 
 _TINY = 1e-300
@@ -103,8 +103,8 @@ class Estimator:
         """State, and what is saved for the microbatches in flight, beyond what devices hold."""
         cut, microbatches = candidate.cut, candidate.microbatches
         graph = self._prices.instance.graph
-        state = stage_sums(cut.stage_of_op, graph.state_bytes, cut.num_stages)
-        saved = stage_sums(cut.stage_of_op, self._prices.saved_bytes, cut.num_stages)
+        state = sum_by(cut.stage_of_op, graph.state_bytes, cut.num_stages)
+        saved = sum_by(cut.stage_of_op, self._prices.saved_bytes, cut.num_stages)
         held = np.zeros(self._cluster.num_devices)
         for stage, home in enumerate(candidate.homes):
             flights = 1.0 if cut.num_stages > len(set(candidate.homes)) else cut.num_stages - stage
@@ -138,10 +138,7 @@ class Estimator:
             seconds = prices.op_seconds(team, candidate.microbatches)
             phases = (prices.forward, prices.backward, prices.update)
             self._sums[key] = np.stack(
-                [
-                    stage_sums(cut.stage_of_op[each], seconds[each], cut.num_stages)
-                    for each in phases
-                ]
+                [sum_by(cut.stage_of_op[each], seconds[each], cut.num_stages) for each in phases]
             )
         return self._sums[key]
 
@@ -160,7 +157,7 @@ class Estimator:
     def _sync_seconds(self, candidate: Candidate) -> Floats:
         """Of each stage a ring all-reduce of its gradients."""
         graph, cut = self._prices.instance.graph, candidate.cut
-        size = stage_sums(cut.stage_of_op, graph.parameter_bytes, cut.num_stages)
+        size = sum_by(cut.stage_of_op, graph.parameter_bytes, cut.num_stages)
         rates = [self._traffic.ring_seconds_per_byte(home) for home in candidate.homes]
         seconds: Floats = size * np.array(rates)
         return seconds

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshwright.array import Floats
+from meshwright.array import Floats, sum_by
 from meshwright.graph.graph import Graph, Phase
 from meshwright.search.method.pipeline.candidate import StageCut
-from meshwright.search.method.pipeline.microbatch_price import stage_sums
 
 
 def recomputed_peak_bytes(
@@ -27,12 +26,10 @@ def recomputed_peak_bytes(
     is_backward = graph.phase == Phase.BACKWARD
     owner = np.where(is_backward & (graph.partner >= 0), graph.partner, np.arange(graph.num_ops))
     forward = np.where(graph.phase == Phase.FORWARD, made, 0.0)
-    backward = np.bincount(
-        owner[is_backward], weights=made[is_backward], minlength=graph.num_ops
-    ).astype(np.float64)
+    backward = sum_by(owner[is_backward], made[is_backward], graph.num_ops)
     there, back = cut.wires
     boundary = there.sum(axis=0) + back.sum(axis=0)
-    passing = stage_sums(cut.stage_of_op, np.maximum(forward, backward), cut.num_stages) + boundary
-    state = stage_sums(cut.stage_of_op, graph.state_bytes, cut.num_stages)
+    passing = sum_by(cut.stage_of_op, np.maximum(forward, backward), cut.num_stages) + boundary
+    state = sum_by(cut.stage_of_op, graph.state_bytes, cut.num_stages)
     peak: Floats = state + passing / microbatches / np.asarray(replicas)
     return peak

@@ -223,23 +223,20 @@ class _PipelineSearch:
             if len(homes) < 2 or len(teams) > 1:
                 continue
             ((grade, replicas),) = teams
+            usual = candidate.microbatches
+            choices = self.microbatches or possible_microbatches(self.instance.graph, replicas)
+            near = sorted(choices, key=lambda count: abs(np.log(count / usual)))[:3]
             for chunks in CHUNKS:
                 shape = PipelineShape(
                     teams=(StageTeam(grade=grade, replicas=replicas),),
                     counts=(len(homes) * replicas,),
-                    microbatches=candidate.microbatches,
+                    microbatches=usual,
                     chunks=chunks,
                 )
                 if shape.most_stages > self.cutter.blocks.num_blocks or self.trials.is_over:
                     break
-                near = self._microbatches_near(candidate)
                 for sketch in self.cutter.exact(shape):
                     yield from self._placed(sketch, near)
-
-    def _microbatches_near(self, candidate: Candidate) -> list[int]:
-        replicas = max(map(len, candidate.homes))
-        choices = self.microbatches or possible_microbatches(self.instance.graph, replicas)
-        return sorted(choices, key=lambda count: abs(np.log(count / candidate.microbatches)))[:3]
 
     def _mapped_candidates(self) -> Iterator[Candidate]:
         """The most promising stages on the best devices that are found for them."""

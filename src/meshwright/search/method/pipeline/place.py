@@ -9,14 +9,14 @@ from types import MappingProxyType
 
 import numpy as np
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Floats, Ints, sum_by
 from meshwright.search.method.pipeline.candidate import Homes, StageCut
 from meshwright.search.method.pipeline.map.answer import find_reason
 from meshwright.search.method.pipeline.map.baseline import consecutive_mapping, p2p_first_mapping
 from meshwright.search.method.pipeline.map.parmesan import parmesan_mapping
 from meshwright.search.method.pipeline.map.problem import Assignment, MappingProblem
 from meshwright.search.method.pipeline.map.solve import solve_mapping
-from meshwright.search.method.pipeline.microbatch_price import Prices, StageTeam, stage_sums
+from meshwright.search.method.pipeline.microbatch_price import Prices, StageTeam
 from meshwright.search.method.pipeline.scope import StageMapping
 
 _PLAIN: Mapping[StageMapping, Callable[[MappingProblem], Assignment | None]] = MappingProxyType(
@@ -47,7 +47,7 @@ def mapping_problem(
     slot_of_op = slot_of_stage[cut.stage_of_op]
     replicas = np.array([team.replicas for team in teams], dtype=np.int32)
     share = np.asarray(flights)[cut.stage_of_op] / replicas[slot_of_op]
-    held = stage_sums(slot_of_op, graph.state_bytes + prices.saved_bytes * share, len(teams))
+    held = sum_by(slot_of_op, graph.state_bytes + prices.saved_bytes * share, len(teams))
     seconds = np.full((len(teams), len(prices.memory_bytes)), np.inf)
     for slot, team in enumerate(teams):
         seconds[slot, team.grade] = prices.op_seconds(team, 1)[slot_of_op == slot].sum()
@@ -55,7 +55,7 @@ def mapping_problem(
         seconds=seconds,
         replicas_of_slot=replicas,
         wire_bytes=_wire_bytes(cut, slot_of_stage, len(teams)),
-        sync_bytes=stage_sums(slot_of_op, graph.parameter_bytes, len(teams)),
+        sync_bytes=sum_by(slot_of_op, graph.parameter_bytes, len(teams)),
         # The count of memory is a guide: what is too much for all devices is left to the trial.
         memory_bytes=np.minimum(held, cluster.memory_bytes.max()),
         type_of_device=prices.grade_of,

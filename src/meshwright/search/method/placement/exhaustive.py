@@ -50,24 +50,9 @@ _NODES_A_LOOK = 256
 """Nodes between two looks at the clock."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exhausted:
-    """What was found, and whether that is all."""
-
-    plan: Plan | None
-    """None: nothing better than the incumbent was found, or nothing that can run."""
-    verdict: Verdict | None
-    """The simulator's. Where nothing fits: of the plan that lacks the least memory."""
-    is_complete: bool
-    """Whether every plan was counted. Then one that fits is the best, one that does not fit the
-    proof that none does, and none at all that the incumbent is the best."""
-    num_nodes: int
-    """Beginnings of orders that were looked at."""
-
-
 @dataclass(slots=True, kw_only=True)
-class _Best:
-    """The best plan so far, of any placement and order."""
+class Exhausted:
+    """The best plan so far, of any placement and order, and whether that is all."""
 
     instance: Instance
     sharing: str
@@ -76,8 +61,14 @@ class _Best:
     clock: Clock
     """When to give up."""
     plan: Plan | None = None
+    """None: nothing better than the incumbent was found, or nothing that can run."""
     verdict: Verdict | None = None
+    """The simulator's. Where nothing fits: of the plan that lacks the least memory."""
+    is_complete: bool = False
+    """Whether every plan was counted. Then one that fits is the best, one that does not fit the
+    proof that none does, and none at all that the incumbent is the best."""
     num_nodes: int = 0
+    """Beginnings of orders that were looked at."""
     is_late: bool = False
 
     def is_beaten_by(self, lack_bytes: float, seconds: float) -> bool:
@@ -89,12 +80,6 @@ class _Best:
         if self.lack_bytes > 0:
             return lack_bytes < self.lack_bytes * (1 - _NEAR) and seconds < math.inf
         return lack_bytes <= 0 and seconds < self.seconds * (1 - _NEAR)
-
-    def count_node(self) -> None:
-        """Count a node and look at the clock now and then."""
-        self.num_nodes += 1
-        if self.num_nodes % _NODES_A_LOOK == 0 and self.clock.is_over:
-            self.is_late = True
 
     def judge(self, device_of_op: list[int], order: list[int]) -> None:
         """Let the simulator judge a complete order."""
@@ -120,27 +105,20 @@ def exhaust(
     if instance.num_ops == 0:
         raise InputError(f"graph {instance.graph.name}: must have ops to place, got none")
     lack = 0.0 if incumbent_seconds < math.inf else math.inf
-    best = _Best(
+    best = Exhausted(
         instance=instance,
         sharing=sharing,
         seconds=incumbent_seconds,
         lack_bytes=lack,
         clock=clock or Clock(),
     )
-    is_complete = (
-        instance.num_ops <= MAX_OPS and instance.num_devices**instance.num_units <= MAX_PLACEMENTS
-    )
-    if is_complete:
-        is_complete = _search(best)
-    return Exhausted(
-        plan=best.plan,
-        verdict=best.verdict,
-        is_complete=is_complete,
-        num_nodes=best.num_nodes,
-    )
+    num_placements = instance.num_devices**instance.num_units
+    if instance.num_ops <= MAX_OPS and num_placements <= MAX_PLACEMENTS:
+        best.is_complete = _search(best)
+    return best
 
 
-def _search(best: _Best) -> bool:
+def _search(best: Exhausted) -> bool:
     """Improve the best by the orders of every placement; returns whether all were counted."""
     rows, bounds, is_whole = list_placements(best.instance, best.seconds, best.clock)
     for row, (lack, seconds) in zip(rows, bounds.tolist(), strict=True):
@@ -238,7 +216,7 @@ def _lack_bound(instance: Instance, needs: Floats, device: Rows) -> Floats:
     return lack
 
 
-def _walk_orders(best: _Best, device: list[int], lack: float, seconds: float) -> None:
+def _walk_orders(best: Exhausted, device: list[int], lack: float, seconds: float) -> None:
     """Improve the best by the orders of a placement that lacks and takes this at least."""
     instance = best.instance
     arrivals: list[dict[int, float]] = [{} for _ in device]
@@ -268,7 +246,7 @@ def _walk_orders(best: _Best, device: list[int], lack: float, seconds: float) ->
 class _OrderWalk:
     """One placement, and the order that the walk has come to."""
 
-    best: _Best
+    best: Exhausted
     device: list[int]
     own: list[float]
     """The seconds of each op where it is."""
@@ -294,7 +272,9 @@ class _OrderWalk:
         """Go on with every op that may come next; devices are free at these times."""
         best = self.best
         for start, _, op in self._candidates(free_at):
-            best.count_node()
+            best.num_nodes += 1
+            if best.num_nodes % _NODES_A_LOOK == 0 and best.clock.is_over:
+                best.is_late = True
             if best.is_late:
                 return
             self.order.append(op)

@@ -44,7 +44,10 @@ class Kinds:
 
 def find_kinds(instance: Instance) -> Kinds:
     """The repeated kinds of units of an instance."""
-    source, target, size = _unit_edges(instance)
+    ops = np.repeat(np.arange(instance.num_ops), np.diff(instance.out_start))
+    source, target = instance.unit_of[ops], instance.unit_of[instance.out_edges["op"]]
+    is_cut = source != target
+    source, target, size = source[is_cut], target[is_cut], instance.out_edges["bytes"][is_cut]
     word = _words(instance.unit_bytes)
     for column in instance.unit_seconds.T:  # one after the other: types are not alike
         word = mix_words(word) ^ _words(column)
@@ -140,14 +143,6 @@ def _nearest(instance: Instance) -> Ints:
         rows.append(others[np.lexsort((turn, 1.0 / there + 1.0 / back))])
     # As wide as devices of units: `_targets` compares bytes.
     return np.array(rows, np.int32).reshape(num, max(0, num - 1))
-
-
-def _unit_edges(instance: Instance) -> tuple[Ints, Ints, npt.NDArray[np.float64]]:
-    """Edges between different units."""
-    ops = np.repeat(np.arange(instance.num_ops), np.diff(instance.out_start))
-    source, target = instance.unit_of[ops], instance.unit_of[instance.out_edges["op"]]
-    is_cut = source != target
-    return source[is_cut], target[is_cut], instance.out_edges["bytes"][is_cut]
 
 
 def _words(values: npt.NDArray[np.float64]) -> Words:

@@ -245,7 +245,7 @@ class _PlacementSearch:
     def _take(self, placed: Placed, order: Ints | None = None) -> tuple[Verdict, bool]:
         """Simulate a placement, by its starts or in an order; keep it if it is the best."""
         found = self._simulated(placed, order)
-        is_better = self.best is None or _is_better(found.verdict, self.best.verdict)
+        is_better = self.best is None or found.verdict.beats(self.best.verdict, _GAIN)
         if is_better or (self.best and found.verdict.rank < self.best.verdict.rank):
             self.best = found
             self.attempt.offer(found.plan, found.verdict)
@@ -261,9 +261,3 @@ class _PlacementSearch:
             order = decoder.start_order()
         plan = order_plan(instance, device_of_op, order)
         return _SimulatedPlan(placed=placed, plan=plan, verdict=self._problem.try_plan(plan))
-
-
-def _is_better(verdict: Verdict, best: Verdict) -> bool:
-    if verdict.missing_bytes != best.missing_bytes:
-        return verdict.missing_bytes < best.missing_bytes
-    return verdict.step_seconds < best.step_seconds * (1 - _GAIN)

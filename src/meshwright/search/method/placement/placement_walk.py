@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Floats, Ints, sum_by
 from meshwright.search.instance import Instance
 from meshwright.search.method.placement.move import (
     PROGRESS,
@@ -75,8 +75,7 @@ class PlacementWalk:
     def _used_bytes(self, device_of_unit: Ints) -> Floats:
         """What each device holds."""
         instance = self.instance
-        used = np.bincount(device_of_unit, instance.unit_bytes, instance.num_devices)
-        return used.astype(np.float64, copy=False)
+        return sum_by(device_of_unit, instance.unit_bytes, instance.num_devices)
 
     def longest_path(self, placed: Placed) -> Ints:
         """The ops of a placement's longest path, from the last back."""

@@ -13,9 +13,8 @@ from meshwright.search.incumbent import Attempt
 from meshwright.search.instance import Instance
 from meshwright.search.method.bandwidth.joint.space import find_space
 from meshwright.search.method.bandwidth.rate.allocate import allocate
-from meshwright.search.method.hybrid.bound import space_bound
 from meshwright.search.method.hybrid.scope import Scope
-from meshwright.search.method.hybrid.space import make_space
+from meshwright.search.method.hybrid.space import make_space, space_bound
 from meshwright.search.problem import Problem
 
 MAX_HOSTS = 128

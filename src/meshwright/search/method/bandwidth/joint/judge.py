@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Floats, Ints, marked
 from meshwright.plan.plan import Plan
 from meshwright.search.instance import Instance, order_plan
 from meshwright.search.judge import Verdict, try_plan
@@ -78,8 +78,8 @@ class Judge:
     def _rates_in_use(self, shared: Shared) -> dict[Pair, float]:
         """Of the pairs of hosts in use, with a little for those that nothing is sent between."""
         hosts = self.space.hosts
-        in_use = np.zeros(self.space.num_hosts, np.bool_)
-        in_use[hosts.host_of[shared.placed.device_of_unit]] = True
+        used = hosts.host_of[shared.placed.device_of_unit]
+        in_use = marked(self.space.num_hosts, used)
         numbers = np.array(
             [k for k, (here, there) in enumerate(hosts.pairs) if in_use[here] and in_use[there]],
             dtype=np.int64,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.array import Ints
+from meshwright.array import Ints, marked
 from meshwright.search.instance import Instance
 from meshwright.search.method.bandwidth.joint.timing import Bench, Shared
 
@@ -55,8 +55,7 @@ def improve_shared(
 def _units_near(bench: Bench, shared: Shared) -> Ints:
     """The units of the longest path, and those that exchange tensors with them."""
     instance = bench.instance
-    on_path = np.zeros(instance.num_units, np.bool_)
-    on_path[instance.unit_of[bench.longest_path(shared)]] = True
+    on_path = marked(instance.num_units, instance.unit_of[bench.longest_path(shared)])
     source = instance.unit_of[np.repeat(np.arange(instance.num_ops), np.diff(instance.out_start))]
     target = instance.unit_of[instance.out_edges["op"]]
     near = on_path.copy()

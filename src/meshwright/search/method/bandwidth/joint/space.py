@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.array import Bools, Floats, Longs
+from meshwright.array import Bools, Floats, Longs, marked
 from meshwright.cluster.cluster import Cluster
 from meshwright.search.method.bandwidth.rate.rates import HostPairs, find_host_pairs
 
@@ -127,8 +127,7 @@ def _counts(num_hosts: int) -> list[int]:
 
 
 def _between(space: RateSpace, hosts: Longs) -> Bools:
-    is_chosen = np.zeros(space.num_hosts, np.bool_)
-    is_chosen[hosts] = True
+    is_chosen = marked(space.num_hosts, hosts)
     return np.asarray(is_chosen[:, None] & is_chosen)
 
 

@@ -17,6 +17,7 @@ from math import fsum
 
 import numpy as np
 
+from meshwright.array import sum_by
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.collective import Collective, CollectiveModel, collective_model
 from meshwright.cost.compute import op_seconds
@@ -65,9 +66,7 @@ def gradient_bytes(graph: Graph) -> Floats:
     """By op: what its replicas would have to synchronise."""
     tensors = gradient_tensors(graph)
     source = graph.tensor_source[tensors]
-    return np.bincount(source, weights=graph.tensor_bytes[tensors], minlength=graph.num_ops).astype(
-        np.float64
-    )
+    return sum_by(source, graph.tensor_bytes[tensors], graph.num_ops)
 
 
 def _check_shares(devices: Sequence[int], shares: Sequence[float]) -> tuple[float, ...]:

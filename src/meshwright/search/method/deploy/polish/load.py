@@ -5,6 +5,7 @@ transfers between groups, of waiting and of memory over time.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,8 @@ from meshwright.cost.collective import Collective, collective_model
 from meshwright.cost.compute import op_seconds
 from meshwright.graph.graph import Floats, Ints, Phase, Split
 from meshwright.search.method.deploy.analysis import Analysis
+from meshwright.search.method.deploy.menu import share_out
 from meshwright.search.method.deploy.option import GroupAction, GroupOption, Strategy
-from meshwright.search.replica import divide_batch
 
 _FREE_SAMPLES = 120
 """Into so many pieces a batch is divided that does not count samples, or too many."""
@@ -133,34 +134,20 @@ class Loads:
         table = self.seconds[list(groups)].sum(axis=0)[self.type_of[chosen]]
         if not np.isfinite(table).all():
             return None
-        if option is GroupOption.DUPLICATE or option is GroupOption.MODEL:
+        if option in (GroupOption.DUPLICATE, GroupOption.MODEL):
             return self.act(chosen, np.ones(len(chosen)), option)
         samples = level_samples(table + busy[chosen, None], self.num_samples)
         return self.act(chosen, samples.astype(np.float64), option)
 
     def act(self, devices: Devices, weights: Floats, option: GroupOption) -> GroupAction:
         """The action of these shares in whole samples; devices that get none are left out."""
-        if option is GroupOption.DUPLICATE or option is GroupOption.MODEL:
-            return self._make(devices, option if len(devices) > 1 else GroupOption.ALL_REDUCE, ())
-        shares = divide_batch(self.analysis.graph.batch, weights)
-        kept = shares[shares > 0]
-        is_equal = bool((kept == kept[0]).all())
-        return self._make(
-            devices[shares > 0],
-            option if len(kept) > 1 else GroupOption.ALL_REDUCE,
-            () if is_equal else tuple((kept / kept.sum()).tolist()),
-        )
-
-    def _make(
-        self, devices: Devices, option: GroupOption, shares: tuple[float, ...]
-    ) -> GroupAction:
-        places = np.unique(self.analysis.place_of[devices])
-        return GroupAction(
-            places=tuple(places.tolist()),
-            devices=tuple(devices.tolist()),
-            option=option,
-            shares=shares,
-        )
+        if option in (GroupOption.DUPLICATE, GroupOption.MODEL):
+            kept = option if len(devices) > 1 else GroupOption.ALL_REDUCE
+            action = GroupAction(places=(), devices=tuple(devices.tolist()), option=kept)
+        else:
+            action = share_out(self.analysis.graph, (), devices, weights, option)
+        places = np.unique(self.analysis.place_of[list(action.devices)])
+        return replace(action, places=tuple(places.tolist()))
 
 
 def level_samples(finish: Floats, num_samples: int) -> Ints:

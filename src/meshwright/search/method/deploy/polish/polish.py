@@ -149,7 +149,9 @@ class _PolishSearch:
             if self.progress() >= 1:
                 return
         self.num_moves = 0
-        self._try_bundles()
+        for count in _BUNDLES:
+            if self.progress() < 1:
+                self.measure(replace(self.best, bundles=self.loads.bundle(count)))
         for layout in self._openings():
             if self.progress() >= _OPENING:
                 break
@@ -157,11 +159,6 @@ class _PolishSearch:
             if self.best_rank[0] > 0 or not self._is_hopeless(layout.strategy, level):
                 self.measure(layout)
         self._walk()
-
-    def _try_bundles(self) -> None:
-        for count in _BUNDLES:
-            if self.progress() < 1:
-                self.measure(replace(self.best, bundles=self.loads.bundle(count)))
 
     def _openings(self) -> Iterator[PolishLayout]:
         starts = [layout.strategy for _, layout in self.elite]

@@ -236,12 +236,10 @@ def load_prior(path: Path | None = None, warn: Callable[[str], None] = lambda _:
     Where the file is missing or no network of ours: one line to `warn`, and all actions are equally
     likely.
     """
-    path = SHIPPED if path is None else path
     try:
-        return NetworkPrior(read_weights(path))
-    except (CheckpointError, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        warn(f"prior {path}: {reason}; searching without a learned prior")
+        return read_prior(path or SHIPPED)
+    except InputError as error:
+        warn(f"{error}; searching without a learned prior")
         return uniform_prior
 
 

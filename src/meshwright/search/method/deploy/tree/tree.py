@@ -69,29 +69,23 @@ class Tree:
 
         `exploration`: PUCT's constant, times the best speed-up so far; None: see `EXPLORATION`.
         """
-        self.evaluator, self._prior = evaluator, prior
+        self.evaluator, self.analysis, self._prior = evaluator, evaluator.analysis, prior
         self._exploration, self._best_weight = exploration, best_weight
         self._random = np.random.default_rng(seed)
         self.num_iterations = 0
         self.root = self._make_node(())
         """Data parallelism, which no iteration is counted for."""
-        self._best = evaluator.data_parallel, self.root.evaluation
+        self.best: tuple[Strategy, StrategyEvaluation] = (
+            evaluator.data_parallel,
+            self.root.evaluation,
+        )
+        """Of all that was tried: what fits, or lacks least; of these the fastest."""
         self.improved_at = 0
         """The last iteration that found something better."""
         self._seen: dict[Strategy, StrategyEvaluation] = {}
         self._rises: list[tuple[int, float]] = []
         """Iterations, counted from 1, with a reward above all before."""
         self._note(self.root)
-
-    @property
-    def analysis(self) -> Analysis:
-        """What is decided on."""
-        return self.evaluator.analysis
-
-    @property
-    def best(self) -> tuple[Strategy, StrategyEvaluation]:
-        """Of all that was tried: what fits, or lacks least; of these the fastest."""
-        return self._best
 
     def best_few(self, count: int) -> list[tuple[Strategy, StrategyEvaluation]]:
         """The best strategies, no two alike, the best first."""
@@ -197,8 +191,8 @@ class Tree:
         self._seen[strategy] = node.evaluation
         if not self._rises or node.reward > self._rises[-1][1]:
             self._rises.append((self.num_iterations, node.reward))
-        if node.evaluation.rank < self._best[1].rank:
-            self._best = strategy, node.evaluation
+        if node.evaluation.rank < self.best[1].rank:
+            self.best = strategy, node.evaluation
             self.improved_at = self.num_iterations
         return True
 

@@ -115,6 +115,13 @@ class Probe:
         """Nodes that take about a hundredth of a second."""
         return max(1, int(_STRETCH_SECONDS / self.node_seconds))
 
+    def go_on(self, meter: Meter) -> int:
+        """Go on for a stretch, at the cost of a budget: FOUND, NONE or GOES_ON."""
+        nodes = self.nodes
+        said = self.run(self.stretch())
+        meter.charge((self.nodes - nodes + 1) * self.node_seconds)
+        return said
+
 
 def sorted_neighbours(slowness: Floats) -> Ints:
     """By device all others, the fastest link first."""
@@ -141,7 +148,9 @@ def dive(
         is_last = value <= low * (1 + _CLOSE)
         target = value * (1 - TOLERANCE) if is_last else (low + value) / 2
         search.begin(target)
-        said = _run_on(search, meter.part(share))
+        part, said = meter.part(share), GOES_ON
+        while said == GOES_ON and not part.is_over():
+            said = search.go_on(part)
         seconds = evaluate(search.found) if said == FOUND else np.inf
         if seconds < value:
             best, value = search.found, seconds
@@ -149,16 +158,6 @@ def dive(
             low = target
             is_proof = is_proof and said == NONE
     return best, value, is_proof and low >= value * (1 - 2 * TOLERANCE)
-
-
-def _run_on(search: Probe, meter: Meter) -> int:
-    """Until something is said, or the budget ends."""
-    said = GOES_ON
-    while said == GOES_ON and not meter.is_over():
-        nodes = search.nodes
-        said = search.run(search.stretch())
-        meter.charge((search.nodes - nodes + 1) * search.node_seconds)
-    return said
 
 
 def prove(
@@ -180,9 +179,7 @@ def prove(
         while True:
             if meter.is_over():
                 return
-            nodes = search.nodes
-            said = search.run(search.stretch())
-            meter.charge((search.nodes - nodes + 1) * search.node_seconds)
+            said = search.go_on(meter)
             if said == FOUND:
                 seconds = evaluate(search.found)
                 if seconds < value:

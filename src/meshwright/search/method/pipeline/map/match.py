@@ -14,7 +14,8 @@ def match_slots(can_run: Bools, wanted: Ints) -> tuple[Ints, int]:
     slots, devices = can_run.shape
     slot_of = np.full(devices, -1, np.int32)
     missing = 0
-    for slot in _scarce_first(can_run, wanted):
+    order: list[int] = np.argsort(can_run.sum(axis=1) - wanted, kind="stable").tolist()
+    for slot in order:
         for _ in range(int(wanted[slot])):
             free = np.flatnonzero(can_run[slot] & (slot_of < 0))
             if len(free):
@@ -23,11 +24,6 @@ def match_slots(can_run: Bools, wanted: Ints) -> tuple[Ints, int]:
                 missing += 1
     assert slots == len(wanted)
     return slot_of, missing
-
-
-def _scarce_first(can_run: Bools, wanted: Ints) -> list[int]:
-    order: list[int] = np.argsort(can_run.sum(axis=1) - wanted, kind="stable").tolist()
-    return order
 
 
 def _augment(can_run: Bools, slot_of: Ints, slot: int) -> bool:

@@ -176,7 +176,10 @@ class _MappingSearch:
         meter = self._meter.part(share)
         walk = AssignmentWalk(self.problem, self._seed)
         self._walk_starts(walk, meter.part(_STARTS_SHARE))
-        for number, steps in enumerate(walk_shares(meter.left / walk.step_seconds)):
+        left = meter.left / walk.step_seconds
+        rounds = int(np.clip(left / _LEAST_STEPS, 1, _ROUNDS))
+        steps = max(1000, int(left / rounds))
+        for number in range(rounds):
             if self.is_proved or meter.is_over():
                 break
             assert self.best is not None
@@ -269,12 +272,6 @@ _ROUNDS = 12
 """How many walks local search is divided into, at most."""
 _LEAST_STEPS = 20_000
 """How many steps one walk takes at least."""
-
-
-def walk_shares(steps: float) -> list[int]:
-    """Divide steps among walks."""
-    rounds = int(np.clip(steps / _LEAST_STEPS, 1, _ROUNDS))
-    return [max(1000, int(steps / rounds))] * rounds
 
 
 def _value(problem: MappingProblem, devices: Ints) -> float:

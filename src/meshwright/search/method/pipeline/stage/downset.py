@@ -108,11 +108,11 @@ def _make_state(
         step_node=lattice.step_node,
         step_to=lattice.step_to,
         after_start=after.start,
-        after_node=after.node,
+        after_node=after.index,
         before_start=before.start,
-        before_node=before.node,
+        before_node=before.index,
         node_wires_start=wires.start,
-        node_wires=wires.node,
+        node_wires=wires.index,
         wire_start=problem.wire_start,
         wire_node=problem.wire_node,
         wire_seconds=problem.wire_seconds,
@@ -190,7 +190,7 @@ def _weights_above(problem: SplitProblem, weight: Floats) -> Floats:
     after = successors(problem)
     for node in range(count - 1, -1, -1):
         below[node, node] = True
-        for other in after.node[after.start[node] : after.start[node + 1]].tolist():
+        for other in after[node].tolist():
             below[node] |= below[other]
         found[node] = weight[below[node]].sum()
     return found

@@ -97,7 +97,7 @@ class BorderWindows:
         while ready:
             node = heapq.heappop(ready)[2]
             order.append(node)
-            for other in after.node[after.start[node] : after.start[node + 1]].tolist():
+            for other in after[node].tolist():
                 missing[other] -= 1
                 if not missing[other]:
                     place = ranks[other] + by_time * len(order)
@@ -141,7 +141,7 @@ class BorderWindows:
         return [
             (here, place[other])
             for node, here in place.items()
-            for other in after.node[after.start[node] : after.start[node + 1]].tolist()
+            for other in after[node].tolist()
             if other in place
         ]
 
