@@ -20,13 +20,13 @@ from meshwright.graph.graph import Graph, Phase, Split, read_graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Part, Plan, Recompute
-from meshwright.program.expand.expand import expand
 from meshwright.program.expand.expansion import Axis, Expansion, Owned, unexpanded
 from meshwright.program.expand.recompute import SUFFIX as AGAIN
 from meshwright.program.expand.recompute import recompute
 from meshwright.program.expand.region import find_regions
 from meshwright.program.expand.rewrite import Rewrite
 from meshwright.program.program import Kind
+from meshwright.program.work import expand
 from meshwright.zoo.shipped import FOLDER, SUFFIX
 from small import connected
 

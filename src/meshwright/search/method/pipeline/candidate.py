@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwright.array import Bools, Floats, Ints, marked
+from meshwright.array import Bools, Floats, Ints, marked, sum_by
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind
@@ -118,3 +118,27 @@ def suited_kinds(
     ):
         return (ScheduleKind.INTERLEAVED, ScheduleKind.GPIPE)
     return (ScheduleKind.GPIPE,)
+
+
+def recomputed_peak_bytes(
+    graph: Graph, cut: StageCut, microbatches: int, replicas: Sequence[int]
+) -> Floats:
+    """Parmesan's peak memory of each stage with recomputation, on a replica: what that would save,
+    as plans of this search must fit without it.
+
+    (1 / MB) (sum over ops of the larger of forward and backward memory + boundary tensors), where
+    an op's memory is what it makes, saves and works with; state comes on top.
+    """
+    made = np.bincount(graph.tensor_source, weights=graph.tensor_bytes, minlength=graph.num_ops) + (
+        graph.saved_bytes + graph.workspace_bytes
+    )
+    is_backward = graph.phase == Phase.BACKWARD
+    owner = np.where(is_backward & (graph.partner >= 0), graph.partner, np.arange(graph.num_ops))
+    forward = np.where(graph.phase == Phase.FORWARD, made, 0.0)
+    backward = sum_by(owner[is_backward], made[is_backward], graph.num_ops)
+    there, back = cut.wires
+    boundary = there.sum(axis=0) + back.sum(axis=0)
+    passing = sum_by(cut.stage_of_op, np.maximum(forward, backward), cut.num_stages) + boundary
+    state = sum_by(cut.stage_of_op, graph.state_bytes, cut.num_stages)
+    peak: Floats = state + passing / microbatches / np.asarray(replicas)
+    return peak

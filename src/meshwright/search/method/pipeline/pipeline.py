@@ -17,7 +17,13 @@ from meshwright.search.instance import Instance
 from meshwright.search.method.pipeline.attempt import TrialContext
 from meshwright.search.method.pipeline.baseline import usual_candidates
 from meshwright.search.method.pipeline.block import find_blocks
-from meshwright.search.method.pipeline.candidate import Candidate, Homes, StageCut, suited_kinds
+from meshwright.search.method.pipeline.candidate import (
+    Candidate,
+    Homes,
+    StageCut,
+    recomputed_peak_bytes,
+    suited_kinds,
+)
 from meshwright.search.method.pipeline.consecutive import (
     counts_samples,
     possible_microbatches,
@@ -26,7 +32,6 @@ from meshwright.search.method.pipeline.consecutive import (
 from meshwright.search.method.pipeline.cutter import DEFAULT, Cutter, Options, Sketch
 from meshwright.search.method.pipeline.estimate import Estimator
 from meshwright.search.method.pipeline.map.problem import links_differ
-from meshwright.search.method.pipeline.memory import recomputed_peak_bytes
 from meshwright.search.method.pipeline.microbatch_price import PipelineShape, Prices, StageTeam
 from meshwright.search.method.pipeline.place import (
     chosen_homes,

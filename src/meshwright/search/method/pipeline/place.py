@@ -11,11 +11,10 @@ import numpy as np
 
 from meshwright.array import Floats, Ints, sum_by
 from meshwright.search.method.pipeline.candidate import Homes, StageCut
-from meshwright.search.method.pipeline.map.answer import find_reason
-from meshwright.search.method.pipeline.map.baseline import consecutive_mapping, p2p_first_mapping
 from meshwright.search.method.pipeline.map.parmesan import parmesan_mapping
-from meshwright.search.method.pipeline.map.problem import Assignment, MappingProblem
+from meshwright.search.method.pipeline.map.problem import Assignment, MappingProblem, find_reason
 from meshwright.search.method.pipeline.map.solve import solve_mapping
+from meshwright.search.method.pipeline.map.start import consecutive_mapping, p2p_first_mapping
 from meshwright.search.method.pipeline.microbatch_price import Prices, StageTeam
 from meshwright.search.method.pipeline.scope import StageMapping
 

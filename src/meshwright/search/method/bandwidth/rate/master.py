@@ -2,7 +2,7 @@
 
 Least T such that every path takes at most T and no row is more than full. On the barrier's central
 path the weight of a path is the barrier parameter over its slack, and the price of a row likewise:
-they prove how far from the best the point is (`meshwright.search.method.bandwidth.rate.certify`). A
+they prove how far from the best the point is (`meshwright.search.method.bandwidth.rate.master`). A
 Newton step solves a system as large as paths and rows, however many pairs there are: all else is
 diagonal, or a rank more for each pair that has several ways (Boyd and Vandenberghe, Convex
 Optimization, 2004, sections 11.3 and appendix C.4). Knows nothing of graphs.
@@ -150,3 +150,25 @@ class Master:
         weight = np.add.reduceat(ways**2, self._start)
         part = (bend / (1.0 + bend * weight))[:, None] * sums
         return np.asarray(spread - square * part[self._pair_of])
+
+
+def certify(paths: Paths, room: RateRoom, weights: Floats, prices: Floats) -> float:
+    """The seconds that no rates go below, by weights of paths and prices of rows.
+
+    Holds for any weights and prices that are not negative; good ones come from an optimum. Prices
+    are in seconds for each byte a second.
+    """
+    assert bool(np.all(weights >= 0)) and bool(np.all(prices >= 0))
+    share = weights / weights.sum()
+    constant = float(share @ paths.constants)
+    amounts = product(paths.amounts.T, share)
+    price = np.minimum.reduceat(product(room.rows.T, prices), room.way_start)
+    return constant + float(2.0 * np.sqrt(amounts * price).sum() - prices @ room.bytes_per_second)
+
+
+def scale_prices(paths: Paths, room: RateRoom, weights: Floats, prices: Floats) -> Floats:
+    """The multiple of the prices that proves most: of 2 s sqrt(x) - p x at x = (s / p)^2."""
+    amounts = product(paths.amounts.T, weights) / weights.sum()
+    price = np.minimum.reduceat(product(room.rows.T, prices), room.way_start)
+    gain, cost = float(np.sqrt(amounts * price).sum()), float(prices @ room.bytes_per_second)
+    return prices * (gain / cost) ** 2 if cost > 0 else prices

@@ -12,8 +12,7 @@ import numpy as np
 
 from meshwright.array import Floats, Ints
 from meshwright.search.clock import Clock
-from meshwright.search.method.pipeline.map.bound import fastest_links
-from meshwright.search.method.pipeline.map.pack import join_links, spanning_links
+from meshwright.search.method.pipeline.map.pack import fastest_links, join_links, spanning_links
 from meshwright.search.method.pipeline.map.problem import MappingProblem
 from meshwright.search.solver import run_solver
 

@@ -3,9 +3,8 @@
 import numpy as np
 
 from meshwright.array import Floats, Ints
-from meshwright.search.method.pipeline.map.long_ring import find_ring
 from meshwright.search.method.pipeline.map.problem import Assignment, MappingProblem
-from meshwright.search.method.pipeline.map.ring import narrowest
+from meshwright.search.method.pipeline.map.ring import find_ring, narrowest
 
 
 def place_seconds(problem: MappingProblem, device_of_place: Ints) -> Floats:

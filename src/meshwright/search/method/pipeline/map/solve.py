@@ -19,10 +19,7 @@ import numpy as np
 
 from meshwright.array import Floats, Ints
 from meshwright.plan.answer import Stop
-from meshwright.search.method.pipeline.map.answer import MappingAnswer, find_reason
 from meshwright.search.method.pipeline.map.assignment_walk import AssignmentWalk
-from meshwright.search.method.pipeline.map.baseline import consecutive_mapping, p2p_first_mapping
-from meshwright.search.method.pipeline.map.bound import place_floors
 from meshwright.search.method.pipeline.map.coarse import find_hosts, solve_coarse
 from meshwright.search.method.pipeline.map.evaluate import (
     can_run,
@@ -34,9 +31,19 @@ from meshwright.search.method.pipeline.map.evaluate import (
 from meshwright.search.method.pipeline.map.exact import TOLERANCE, Probe, dive, prove
 from meshwright.search.method.pipeline.map.match import as_places, least_limit, match_slots
 from meshwright.search.method.pipeline.map.meter import Meter
-from meshwright.search.method.pipeline.map.pack import pack_bound
-from meshwright.search.method.pipeline.map.problem import Assignment, MappingProblem
-from meshwright.search.method.pipeline.map.start import greedy_mappings, ordered_mappings
+from meshwright.search.method.pipeline.map.pack import pack_bound, place_floors
+from meshwright.search.method.pipeline.map.problem import (
+    Assignment,
+    MappingAnswer,
+    MappingProblem,
+    find_reason,
+)
+from meshwright.search.method.pipeline.map.start import (
+    consecutive_mapping,
+    greedy_mappings,
+    ordered_mappings,
+    p2p_first_mapping,
+)
 from meshwright.search.method.pipeline.map.symmetry import find_symmetry
 
 _FIRST_SHARE = 0.02
@@ -299,3 +306,33 @@ def critical_parts(
                 break
             part = {int(each) for each in wider}
             yield sorted(part)
+
+
+def compile_mapping() -> None:
+    """Run every kernel once."""
+    problem = MappingProblem(
+        seconds=np.array([[1.0], [2.0]]),
+        replicas_of_slot=np.array([3, 3]),
+        wire_bytes=np.array([[0.0, 1.0], [1.0, 0.0]]),
+        sync_bytes=np.ones(2),
+        memory_bytes=np.zeros(2),
+        type_of_device=np.zeros(8, np.int32),
+        device_memory_bytes=np.ones(8),
+        bandwidth=1.0 + np.add.outer(np.arange(8.0), np.arange(8.0)) % 5,
+    )
+    solve_mapping(problem)
+    walk = AssignmentWalk(problem, 0)
+    walk.begin(with_rings(problem, np.arange(6, dtype=np.int32)), 100.0)
+    walk.run(100, 1.0, 1.0, 0.1, lambda: False)
+    many = np.arange(14.0)
+    loop = MappingProblem(
+        seconds=np.ones((1, 1)),
+        replicas_of_slot=np.array([14]),
+        wire_bytes=np.zeros((1, 1)),
+        sync_bytes=np.ones(1),
+        memory_bytes=np.zeros(1),
+        type_of_device=np.zeros(14, np.int32),
+        device_memory_bytes=np.ones(14),
+        bandwidth=1.0 + np.add.outer(many, many) % 5,
+    )
+    with_rings(loop, np.arange(14, dtype=np.int32))

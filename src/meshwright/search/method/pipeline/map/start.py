@@ -1,6 +1,9 @@
-"""First assignments, built place by place along wires. Improves nothing."""
+"""First assignments: the two orders that frameworks use, and those built along wires.
 
-from collections.abc import Iterator
+The two have replicas side by side, or stages side by side. Improves nothing.
+"""
+
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -97,3 +100,29 @@ def _fill(problem: MappingProblem, order: list[int]) -> Ints | None:
             return None
         device_of[place], is_free[device] = device, False
     return device_of
+
+
+def consecutive_mapping(problem: MappingProblem) -> Assignment | None:
+    """All-reduce first: the replicas of a slot on neighbouring devices, slot after slot."""
+    return _fill_in_turn(problem, range(problem.num_places))
+
+
+def p2p_first_mapping(problem: MappingProblem) -> Assignment | None:
+    """Transfers first: the slots of replica 0 on neighbouring devices, then those of replica 1."""
+    slot = problem.slot_of_place
+    replica = np.arange(problem.num_places) - problem.first_place[slot]
+    return _fill_in_turn(problem, np.lexsort((slot, replica)).tolist())
+
+
+def _fill_in_turn(problem: MappingProblem, places: Iterable[int]) -> Assignment | None:
+    """Gives each place the first device that can run it; None where this leaves one without."""
+    free = list(range(problem.num_devices))
+    device_of_place = np.full(problem.num_places, -1, np.int32)
+    for place in places:
+        runs = np.isfinite(problem.compute[problem.slot_of_place[place]])
+        device = next((each for each in free if runs[each]), None)
+        if device is None:
+            return None
+        free.remove(device)
+        device_of_place[place] = device
+    return with_rings(problem, device_of_place)

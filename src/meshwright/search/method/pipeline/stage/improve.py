@@ -9,8 +9,8 @@ from dataclasses import replace
 from time import perf_counter
 
 from meshwright.search.method.pipeline.stage.anneal import Annealing
+from meshwright.search.method.pipeline.stage.downset import Stages
 from meshwright.search.method.pipeline.stage.problem import SplitProblem
-from meshwright.search.method.pipeline.stage.rise import Stages
 from meshwright.search.method.pipeline.stage.window import BorderWindows
 
 _STEP_SECONDS, _STAGE_SECONDS = 2.5e-7, 3.5e-7

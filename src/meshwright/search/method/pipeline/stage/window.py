@@ -17,9 +17,9 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.array import Floats, Ints
+from meshwright.search.method.pipeline.stage.downset import Rise, Stages
 from meshwright.search.method.pipeline.stage.lattice import find_lattice, predecessors, successors
 from meshwright.search.method.pipeline.stage.problem import SplitProblem, make_problem
-from meshwright.search.method.pipeline.stage.rise import Rise, Stages
 
 _ROUND_STAGES = 2_000_000
 """Stages a round, about: windows grow until it looks at so many."""
