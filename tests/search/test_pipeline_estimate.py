@@ -15,7 +15,6 @@ from meshwright.plan.check import resolve
 from meshwright.plan.plan import ScheduleKind
 from meshwright.search.instance import make_instance
 from meshwright.search.judge import try_plan
-from meshwright.search.method.pipeline.baseline import usual_candidates
 from meshwright.search.method.pipeline.block import find_blocks
 from meshwright.search.method.pipeline.candidate import (
     Candidate,
@@ -26,6 +25,7 @@ from meshwright.search.method.pipeline.candidate import (
 from meshwright.search.method.pipeline.cutter import divide_stages
 from meshwright.search.method.pipeline.estimate import Estimator, Traffic
 from meshwright.search.method.pipeline.microbatch_price import PipelineShape, Prices, StageTeam
+from meshwright.search.method.pipeline.pipedream import usual_candidates
 from meshwright.search.method.pipeline.tune import neighbours
 from meshwright.zoo.shipped import read_shipped
 

@@ -21,6 +21,7 @@ from meshwright.program.record import (
     add_buffer,
     add_order,
     add_read,
+    begin_row,
     instance,
     join,
     rows_bytes,
@@ -272,18 +273,10 @@ def _collect_all(given: Given, made: Made, wanted: Wanted) -> None:
     for r in range(wanted.replicas):
         device = given.slots[first + r].device
         if made.writes:
+            kind = _ALL_REDUCE if wanted.is_partial else _ALL_GATHER
+            begin_row(made, start + r, kind, device, t, m, r, len(made.held) + device)
             row = made.instructions[start + r]
-            row.kind = _ALL_REDUCE if wanted.is_partial else _ALL_GATHER
-            row.device = device
-            row.peer = -1
-            row.op = -1
-            row.tensor = t
-            row.microbatch = m
-            row.replica = r
-            row.group = wanted.part
-            row.task = made.counts[TASKS]
-            row.stream = len(made.held) + device
-            row.bytes = size
+            row.group, row.bytes = wanted.part, size
             # One key for all members, so that all devices take collectives in one order.
             place = given.place[first, given.ops[source].action, m]
             row.priority = -(place * (len(given.ops) + 1.0) + given.ops[source].turn)

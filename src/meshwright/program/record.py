@@ -231,6 +231,17 @@ def valid_after(given: Given, t: Int, r: Int, is_gathered: Bool) -> Int:
 
 
 @inlined
+def begin_row(
+    made: Made, number: Int, kind: Int, device: Int, t: Int, m: Int, replica: Int, stream: Int
+) -> None:
+    """Say of an instruction that moves or joins a tensor what all of them have."""
+    row = made.instructions[number]
+    row.kind, row.device, row.stream = kind, device, stream
+    row.tensor, row.microbatch, row.replica = t, m, replica
+    row.op, row.peer, row.group, row.task = -1, -1, -1, made.counts[TASKS]
+
+
+@inlined
 def transfer(
     given: Given, made: Made, wanted: Wanted, r: Int, low: Float, high: Float, size: Float
 ) -> Found:
@@ -241,17 +252,10 @@ def transfer(
     send = made.counts[INSTRUCTIONS]
     if made.writes:
         for each in range(2):
+            kind, here = (_SEND, origin) if each == 0 else (_RECEIVE, device)
+            begin_row(made, send + each, kind, here, t, m, r, -1)
             row = made.instructions[send + each]
-            row.kind = _SEND if each == 0 else _RECEIVE
-            row.device = origin if each == 0 else device
             row.peer = device if each == 0 else origin
-            row.op = -1
-            row.tensor = t
-            row.microbatch = m
-            row.replica = r
-            row.group = -1
-            row.task = made.counts[TASKS]
-            row.stream = -1
             row.bytes = size
             row.beside_bytes = size * given.tensors[t].beside
             row.rows_from = low
@@ -277,17 +281,9 @@ def join(
     device, before = wanted.device, wanted.before
     number = made.counts[INSTRUCTIONS]
     if made.writes:
+        replica = made.instructions[before].replica
+        begin_row(made, number, kind, device, wanted.tensor, wanted.microbatch, replica, device)
         row = made.instructions[number]
-        row.kind = kind
-        row.device = device
-        row.peer = -1
-        row.op = -1
-        row.tensor = wanted.tensor
-        row.microbatch = wanted.microbatch
-        row.replica = made.instructions[before].replica
-        row.group = -1
-        row.task = made.counts[TASKS]
-        row.stream = device
         row.seconds = given.copy_seconds[device] * (size + read_size)
         row.priority = made.instructions[before].priority + 0.5
         row.rows_from = low

@@ -21,7 +21,7 @@ from meshwright.cost.collective import (
 )
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.limit import Limits, spread_transfers
-from meshwright.kernel.row import gather_rows
+from meshwright.kernel.row import follow_lines, gather_rows
 from meshwright.program.program import PAIR, Kind, Program, StreamRule
 from meshwright.simulate.allocation import find_limits
 from meshwright.simulate.edge import count_edges, fill_edges, set_tasks
@@ -194,11 +194,9 @@ def _pair_classes(cluster: Cluster, limits: Limits | None, pairs: Ints) -> list[
 
 def chain_rows(program: Program, rows: Any, key: Floats) -> Records:
     """Of some instructions of streams each and the next of its stream, by a rising key."""
-    stream = program.instructions["stream"]
-    rows = rows[np.lexsort((key[rows], stream[rows]))]
-    is_next = stream[rows[1:]] == stream[rows[:-1]]
-    chains = np.empty(np.count_nonzero(is_next), PAIR)
-    chains["first"], chains["second"] = rows[:-1][is_next], rows[1:][is_next]
+    first, second = follow_lines(program.instructions["stream"][rows], key[rows])
+    chains = np.empty(len(first), PAIR)
+    chains["first"], chains["second"] = rows[first], rows[second]
     return chains
 
 

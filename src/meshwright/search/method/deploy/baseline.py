@@ -24,8 +24,7 @@ from meshwright.search.method.deploy.compile import make_plan
 from meshwright.search.method.deploy.deploy import open_deployment
 from meshwright.search.method.deploy.evaluate import Evaluator
 from meshwright.search.method.deploy.option import Strategy
-from meshwright.search.method.deploy.tree.prior import uniform_prior
-from meshwright.search.method.deploy.tree.tree import Tree
+from meshwright.search.method.deploy.tree.tree import Tree, uniform_prior
 from meshwright.search.problem import Problem
 
 

@@ -26,8 +26,7 @@ from meshwright.search.method.deploy.menu import balanced_samples, share_out
 from meshwright.search.method.deploy.option import GroupOption, Strategy
 from meshwright.search.method.deploy.polish.polish import polish
 from meshwright.search.method.deploy.tree.net import load_prior
-from meshwright.search.method.deploy.tree.prior import Prior, uniform_prior
-from meshwright.search.method.deploy.tree.tree import Tree
+from meshwright.search.method.deploy.tree.tree import Prior, Tree, uniform_prior
 from meshwright.search.method.heft import heft
 from meshwright.search.method.metis import metis
 from meshwright.search.method.msct.msct import msct

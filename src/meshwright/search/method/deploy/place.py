@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.cluster.cluster import Cluster
+from meshwright.kernel.row import group_values
 
 MAX_PLACES = 12
 """Sets of device groups double with each; TAG's clusters have up to 7."""
@@ -31,9 +32,10 @@ class DeviceGroup:
 
 def group_devices(cluster: Cluster) -> tuple[DeviceGroup, ...]:
     """All devices, in groups by their first device."""
-    members: dict[tuple[str, int], list[int]] = {}
-    for device, each in enumerate(cluster.devices):
-        members.setdefault((each.host, int(cluster.type_of[device])), []).append(device)
+    members = group_values(
+        ((each.host, int(cluster.type_of[device])), device)
+        for device, each in enumerate(cluster.devices)
+    )
     found: list[list[int]] = []
     for devices in members.values():
         found += _split_apart(cluster, devices)

@@ -16,8 +16,8 @@ from meshwright.plan.stage import Frame, Option
 from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Attempt
 from meshwright.search.method.hybrid.draft import HybridDraft, Pool
-from meshwright.search.method.hybrid.find import find_drafts
 from meshwright.search.method.hybrid.frame import FrameSearch, Layouts
+from meshwright.search.method.hybrid.hybrid import find_drafts
 from meshwright.search.method.hybrid.option_price import LayerPrices
 from meshwright.search.method.hybrid.scope import Scope, divisors
 from meshwright.search.method.hybrid.space import HybridSpace, list_samples, make_space, space_bound

@@ -10,6 +10,7 @@ from math import inf
 
 import numpy as np
 
+from meshwright.kernel.row import group_values
 from meshwright.plan.part import Recompute, ScheduleKind
 from meshwright.plan.stage import Frame
 from meshwright.search.clock import Clock
@@ -79,10 +80,8 @@ def least_bytes(space: HybridSpace) -> float:
 def _frames(space: HybridSpace) -> Iterator[tuple[Frame, int]]:
     """The frames with the smallest microbatches for each number of pods, which hold least."""
     num_devices = len(space.prices.tiers.order)
-    every: dict[int, list[Frame]] = {}
-    for frame in list_frames(space.scope, space.batch, num_devices):
-        every.setdefault(frame.pods, []).append(frame)
-    for pods, frames in every.items():
+    frames_of = list_frames(space.scope, space.batch, num_devices)
+    for pods, frames in group_values((frame.pods, frame) for frame in frames_of).items():
         for size in list_sizes(num_devices // pods):
             for frame in frames:
                 yield frame, size

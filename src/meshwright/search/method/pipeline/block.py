@@ -21,6 +21,7 @@ import numpy as np
 from meshwright.array import Bools, Floats, Ints, sum_by
 from meshwright.graph.graph import Graph, Phase
 from meshwright.kernel.disjoint import DisjointSets
+from meshwright.kernel.row import group_values, sum_values
 from meshwright.search.method.pipeline.chain import find_anchors, find_tail
 from meshwright.search.method.pipeline.stage.cycle import number_components
 
@@ -137,26 +138,19 @@ def _find_wires(graph: Graph, block_of_op: Ints) -> tuple[tuple[tuple[int, ...],
         graph.use_tensor.tolist(), block_of_op[graph.use_op].tolist(), strict=True
     ):
         pins[tensor].add(reader)
-    total: dict[tuple[int, ...], float] = {}
-    for held, size in zip(pins, graph.tensor_bytes.tolist(), strict=True):
-        if len(held) > 1 and size > 0:
-            key = tuple(sorted(held))
-            total[key] = total.get(key, 0.0) + size
+    sizes = zip(pins, graph.tensor_bytes.tolist(), strict=True)
+    total = sum_values(
+        (tuple(sorted(held)), size) for held, size in sizes if len(held) > 1 and size > 0
+    )
     return tuple((key, total[key]) for key in sorted(total))
 
 
 def _find_links(graph: Graph, block_of_op: Ints) -> tuple[tuple[int, int, float], ...]:
     """Between pairs of blocks: what clustering saves by merging the two."""
     source, target = (block_of_op[ends].tolist() for ends in graph.edges)
-    seen: set[tuple[int, int, int]] = set()
-    total: dict[Pair, float] = {}
-    sizes = graph.tensor_bytes[graph.use_tensor].tolist()
-    for tensor, u, v, size in zip(graph.use_tensor.tolist(), source, target, sizes, strict=True):
-        if u == v or (tensor, u, v) in seen:
-            continue
-        seen.add((tensor, u, v))
-        pair = (min(u, v), max(u, v))
-        total[pair] = total.get(pair, 0.0) + size
+    uses = dict.fromkeys(zip(graph.use_tensor.tolist(), source, target, strict=True))
+    size = graph.tensor_bytes.tolist()
+    total = sum_values(((min(u, v), max(u, v)), size[t]) for t, u, v in uses if u != v)
     return tuple((u, v, size) for (u, v), size in sorted(total.items()))
 
 
@@ -186,9 +180,7 @@ def _tie_islands(pairs: set[Pair], count: int) -> set[Pair]:
     sets = DisjointSets(range(count))
     for u, v in pairs:
         sets.join(u, v)
-    members: dict[int, list[int]] = {}
-    for place, root in enumerate(sets.roots()):
-        members.setdefault(root, []).append(place)
+    members = group_values((root, place) for place, root in enumerate(sets.roots()))
     largest = max(map(len, members.values()), default=0)
     tied: set[Pair] = set()
     for places in members.values():

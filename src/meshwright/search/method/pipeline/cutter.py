@@ -13,6 +13,7 @@ import numpy as np
 from meshwright.array import Floats, Ints
 from meshwright.graph.coarsen.parmesan import cluster_web
 from meshwright.graph.coarsen.web import Web
+from meshwright.kernel.row import sum_values
 from meshwright.plan.answer import Stop
 from meshwright.search.clock import Clock
 from meshwright.search.method.pipeline.block import Blocks
@@ -283,16 +284,10 @@ def project(blocks: Blocks, label: Ints) -> Blocks:
     """The blocks that clusters of blocks are."""
     names = label.tolist()
     pairs = {(names[u], names[v]) for u, v in blocks.edges}
-    wires: dict[tuple[int, ...], float] = {}
-    for pins, bytes_ in blocks.wires:
-        key = tuple(sorted({names[pin] for pin in pins}))
-        if len(key) > 1:
-            wires[key] = wires.get(key, 0.0) + bytes_
-    links: dict[tuple[int, int], float] = {}
-    for u, v, bytes_ in blocks.links:
-        pair = min(names[u], names[v]), max(names[u], names[v])
-        if pair[0] != pair[1]:
-            links[pair] = links.get(pair, 0.0) + bytes_
+    held = ((tuple(sorted({names[pin] for pin in pins})), size) for pins, size in blocks.wires)
+    wires = sum_values((key, size) for key, size in held if len(key) > 1)
+    ends = ((names[u], names[v], size) for u, v, size in blocks.links)
+    links = sum_values(((min(u, v), max(u, v)), size) for u, v, size in ends if u != v)
     return Blocks(
         block_of_op=label[blocks.block_of_op],
         is_wrapped=blocks.is_wrapped,

@@ -18,6 +18,7 @@ import numpy as np
 from meshwright.array import Floats, Ints, sum_by
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.memory import usable_bytes
+from meshwright.kernel.row import sum_values
 from meshwright.plan.plan import ScheduleKind
 from meshwright.search.judge import MEMORY_TOLERANCE
 from meshwright.search.method.pipeline.candidate import Candidate
@@ -170,9 +171,7 @@ class Estimator:
 
 def _home_sums(candidate: Candidate, seconds: Floats) -> Floats:
     """Of each stage the sum over all stages that its devices hold."""
-    total: dict[tuple[int, ...], float] = {}
-    for home, each in zip(candidate.homes, seconds.tolist(), strict=True):
-        total[home] = total.get(home, 0.0) + each
+    total = sum_values(zip(candidate.homes, seconds.tolist(), strict=True))
     return np.array([total[home] for home in candidate.homes])
 
 

@@ -14,8 +14,6 @@ from meshwright.array import Ints
 from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Attempt
 from meshwright.search.instance import Instance
-from meshwright.search.method.pipeline.attempt import TrialContext
-from meshwright.search.method.pipeline.baseline import usual_candidates
 from meshwright.search.method.pipeline.block import find_blocks
 from meshwright.search.method.pipeline.candidate import (
     Candidate,
@@ -33,6 +31,7 @@ from meshwright.search.method.pipeline.cutter import DEFAULT, Cutter, Options, S
 from meshwright.search.method.pipeline.estimate import Estimator
 from meshwright.search.method.pipeline.map.problem import links_differ
 from meshwright.search.method.pipeline.microbatch_price import PipelineShape, Prices, StageTeam
+from meshwright.search.method.pipeline.pipedream import usual_candidates
 from meshwright.search.method.pipeline.place import (
     chosen_homes,
     mapped_homes,
@@ -41,7 +40,7 @@ from meshwright.search.method.pipeline.place import (
 )
 from meshwright.search.method.pipeline.scope import PipelineScope, StageMapping
 from meshwright.search.method.pipeline.shape import CHUNKS, has_samples, shapes
-from meshwright.search.method.pipeline.trial import CandidateTrials, open_pool
+from meshwright.search.method.pipeline.trial import CandidateTrials, TrialContext, open_pool
 from meshwright.search.method.pipeline.tune import neighbours
 from meshwright.search.problem import Problem
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import permutations
 
-from meshwright.search.method.bandwidth.rate.room import Pair
+from meshwright.search.method.bandwidth.rate.room import Pair, find_ends
 
 Ways = Mapping[Pair, Sequence[tuple[int, ...]]]
 Step = tuple[Pair, int, int]
@@ -29,7 +29,7 @@ class Division:
         self.fixed: frozenset[Pair] = frozenset()
         """Pairs that stay where they are."""
         self._width = dict(left)
-        self._is_aligned = _is_aligned(ways)
+        self._is_aligned = find_ends(ways) is not None
         self._leaving: dict[int, list[Pair]] = {}
         self._entering: dict[int, list[Pair]] = {}
         for pair in sorted(ways):
@@ -156,19 +156,3 @@ def _steps_to(came: Mapping[tuple[int, bool], Step | None], state: tuple[int, bo
         state = (step[0][0], False) if state[1] else (step[0][1], True)
         step = came[state]
     return steps[::-1]
-
-
-def _is_aligned(ways: Ways) -> bool:
-    """Whether every pair's k-th way is the k-th exit of one host and the k-th entry of the other,
-    and no link is on two of them."""
-    exits: dict[int, tuple[int, ...]] = {}
-    entries: dict[int, tuple[int, ...]] = {}
-    for (source, target), of_pair in ways.items():
-        if any(len(way) != 2 for way in of_pair):
-            return False
-        leaving, entering = tuple(way[0] for way in of_pair), tuple(way[1] for way in of_pair)
-        if exits.setdefault(source, leaving) != leaving:
-            return False
-        if entries.setdefault(target, entering) != entering:
-            return False
-    return True

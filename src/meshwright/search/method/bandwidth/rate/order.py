@@ -11,6 +11,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from meshwright.array import Floats, Longs, Records
+from meshwright.kernel.row import follow_lines
 from meshwright.search.method.bandwidth.rate.precedence import ARC, Precedence, make_precedence
 from meshwright.search.method.bandwidth.rate.traffic import Kinship, TrafficRound
 from meshwright.simulate.tasks import EngineInput
@@ -126,9 +127,8 @@ def _queues(traffic: Sequence[Kinship], num_tasks: int) -> Longs:
 def _chains(line: Longs, turn: Longs) -> Edges:
     """Of tasks in one line each to the next; line -1 is none."""
     members = np.flatnonzero(line >= 0)
-    members = members[np.lexsort((turn[members], line[members]))]
-    follows = line[members[1:]] == line[members[:-1]]
-    return members[:-1][follows], members[1:][follows]
+    first, second = follow_lines(line[members], turn[members])
+    return members[first], members[second]
 
 
 def _no_edges() -> Edges:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from meshwright.array import Floats, Ints, Longs
 from meshwright.cluster.cluster import Cluster
+from meshwright.kernel.row import follow_lines
 from meshwright.search.instance import Instance
 from meshwright.search.method.bandwidth.rate.precedence import ARC, Precedence
 from meshwright.search.method.bandwidth.rate.room import Pair, RateRoom, make_room
@@ -80,10 +81,9 @@ def place_precedence(
 
 def _before(device: Longs) -> Longs:
     """Of each place the last place before it with the same device; -1: there is none."""
-    by_device = np.argsort(device, kind="stable")
-    same = device[by_device[1:]] == device[by_device[:-1]]
     before = np.full(len(device), -1, dtype=np.int64)
-    before[by_device[1:][same]] = by_device[:-1][same]
+    first, second = follow_lines(device)
+    before[second] = first
     return before
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from meshwright.cost.collective import Collective, collective_model
 from meshwright.cost.compute import op_seconds
 from meshwright.graph.graph import Floats, Ints, Phase, Split
+from meshwright.kernel.row import group_values, sum_values
 from meshwright.search.method.deploy.analysis import Analysis
 from meshwright.search.method.deploy.menu import share_out
 from meshwright.search.method.deploy.option import GroupAction, GroupOption, Strategy
@@ -70,9 +71,7 @@ class Loads:
 
     def table(self, strategy: Strategy) -> Floats:
         """Group x device."""
-        groups: dict[GroupAction, list[int]] = {}
-        for group, action in enumerate(strategy):
-            groups.setdefault(action, []).append(group)
+        groups = group_values((action, group) for group, action in enumerate(strategy))
         found = np.empty((len(strategy), len(self.type_of)))
         for action, members in groups.items():
             found[members] = self.by_device(action)[members]
@@ -90,10 +89,12 @@ class Loads:
 
     def _sums(self, strategy: Strategy) -> tuple[float, float]:
         compute = float(self.table(strategy).sum(axis=0).max())
-        parts: dict[tuple[int, ...], float] = {}
-        for action, size in zip(strategy, self.analysis.gradient_bytes.tolist(), strict=True):
-            if action.option is GroupOption.ALL_REDUCE and len(action.devices) > 1:
-                parts[action.devices] = parts.get(action.devices, 0.0) + size
+        chosen = zip(strategy, self.analysis.gradient_bytes.tolist(), strict=True)
+        parts = sum_values(
+            (action.devices, size)
+            for action, size in chosen
+            if action.option is GroupOption.ALL_REDUCE and len(action.devices) > 1
+        )
         gradients = np.zeros(len(self.type_of))
         for devices, size in parts.items():
             gradients[list(devices)] += size * self.gradient_seconds(devices)

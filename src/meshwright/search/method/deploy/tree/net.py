@@ -28,7 +28,7 @@ from meshwright.search.method.deploy.tree.features import (
     Features,
     Singles,
 )
-from meshwright.search.method.deploy.tree.prior import Prior, spread_evenly, uniform_prior
+from meshwright.search.method.deploy.tree.tree import Prior, spread_evenly, uniform_prior
 
 NUM_LAYERS = 4
 WITHIN, ACROSS = 1.0, 0.1

@@ -5,10 +5,14 @@ is worth what the simulator says of the strategy that it is completed to. The se
 the root by PUCT until it meets an action without a node, which it adds, evaluates, and tells all
 nodes above. Where that is completed to a strategy that was seen before, as by the first group's
 action, there is nothing to evaluate, and the same iteration goes on down.
+
+A prior is what a search believes of the actions of a group before it has tried any; the belief of a
+trained network and that of somebody who knows nothing are called alike.
 """
 
 from collections.abc import Callable
 from math import inf, sqrt
+from typing import Protocol
 
 import numpy as np
 
@@ -17,7 +21,6 @@ from meshwright.search.clock import Clock
 from meshwright.search.method.deploy.analysis import Analysis
 from meshwright.search.method.deploy.evaluate import OUT_OF_MEMORY, Evaluator, StrategyEvaluation
 from meshwright.search.method.deploy.option import Strategy
-from meshwright.search.method.deploy.tree.prior import Prior, spread_evenly
 
 EXPLORATION = 0.15
 """PUCT's constant for each action of the menu, times how much the best reward so far is above the
@@ -30,6 +33,34 @@ BEST_WEIGHT = 1.0
 spoils what was found once, so a bad strategy below says nothing against a good one beside it."""
 BEATEN = 1e-3
 """The least reward that counts as faster than data parallelism."""
+
+
+class Prior(Protocol):
+    """How likely each action is believed to be the best for a group."""
+
+    def __call__(
+        self, analysis: Analysis, prefix: Strategy, evaluation: StrategyEvaluation | None, /
+    ) -> Floats:
+        """A probability for each of `analysis.actions`, for group `len(prefix)`.
+
+        They sum to one over the allowed ones and are zero elsewhere. `prefix`: what is decided for
+        the groups before; `evaluation`: of the whole strategy that it is completed to.
+        """
+
+
+def uniform_prior(
+    analysis: Analysis,
+    prefix: Strategy,
+    evaluation: StrategyEvaluation | None,  # noqa: ARG001 - all priors are called alike
+) -> Floats:
+    """All allowed actions are equally likely."""
+    return spread_evenly(analysis, len(prefix))
+
+
+def spread_evenly(analysis: Analysis, group: int) -> Floats:
+    """One probability for all actions that a group is allowed."""
+    allowed = analysis.allowed[group]
+    return np.where(allowed, 1.0 / max(1, int(allowed.sum())), 0.0)
 
 
 class TreeNode:

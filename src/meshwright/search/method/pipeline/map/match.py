@@ -1,5 +1,7 @@
 """Who can have which device: bipartite matching, and the tightest limit at which one exists."""
 
+from bisect import bisect_left
+
 import numpy as np
 
 from meshwright.array import Bools, Floats, Ints
@@ -61,14 +63,8 @@ def least_limit(floors: Floats, wanted: Ints) -> float:
     levels = np.unique(floors[np.isfinite(floors)])
     if not len(levels) or match_slots(floors <= levels[-1], wanted)[1]:
         return float("inf")
-    low, high = 0, len(levels) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if match_slots(floors <= levels[middle], wanted)[1]:
-            low = middle + 1
-        else:
-            high = middle
-    return float(levels[high])
+    place = bisect_left(levels, True, key=lambda level: not match_slots(floors <= level, wanted)[1])
+    return float(levels[place])
 
 
 def as_places(slot_of: Ints, first_place: Ints) -> Ints:

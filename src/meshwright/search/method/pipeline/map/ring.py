@@ -4,6 +4,8 @@ Up to `MOST_EXACT` devices exactly, by dynamic programming over subsets on the l
 threshold; for more by exchanging links, which proves nothing.
 """
 
+from bisect import bisect_left
+
 import numpy as np
 
 from meshwright.array import Floats, Ints
@@ -35,16 +37,14 @@ def exact_ring(slowness: Floats, devices: Ints) -> Ints:
     levels = np.unique(among[~np.eye(count, dtype=bool)])
     table = np.zeros(1 << count, np.int32)
     everyone = np.arange(count, dtype=np.int32)
-    low, high = 0, len(levels) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if has_ring(among, everyone, count, levels[middle], table):
-            high = middle
-        else:
-            low = middle + 1
-    assert has_ring(among, everyone, count, levels[high], table), "all links make a ring"
+
+    def suffices(level: float) -> bool:
+        return bool(has_ring(among, everyone, count, level, table))
+
+    most = float(levels[bisect_left(levels[:-1], True, key=suffices)])
+    assert suffices(most), "all links make a ring"
     order = np.zeros(count, np.int32)
-    _walk_back(among, count, levels[high], table, order)
+    _walk_back(among, count, most, table, order)
     return np.array(devices, np.int32)[order]
 
 

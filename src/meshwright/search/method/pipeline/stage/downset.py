@@ -117,10 +117,8 @@ def _make_state(
     after, before, wires = successors(problem), predecessors(problem), wires_of_nodes(problem)
     kinds, nodes, shape = problem.kinds, problem.num_nodes, (lattice.num_downsets, len(pools.used))
     return GrowState(
-        bits=lattice.bits,
-        step_start=lattice.step_start,
-        step_node=lattice.step_node,
-        step_to=lattice.step_to,
+        lattice=lattice,
+        pools=pools,
         after_start=after.start,
         after_node=after.index,
         before_start=before.start,
@@ -134,10 +132,6 @@ def _make_state(
         memory=np.array([kind.memory_bytes for kind in kinds], dtype=np.float64),
         share=np.array([kind.wire_share for kind in kinds], dtype=np.float64),
         width=np.array([kind.width for kind in kinds], dtype=np.int32),
-        pool=pools.pool_of_kind,
-        counts=pools.counts,
-        stride=pools.stride,
-        used=pools.used,
         flights=_flights(problem, pools),
         capacity=prices.capacity(pools),
         weight=downset_weights(lattice, prices.weight),

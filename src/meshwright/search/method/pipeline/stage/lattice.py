@@ -4,7 +4,6 @@ Tarnawski et al. call them ideals, Parmesan the node sets of fronted subgraphs. 
 costs.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +23,7 @@ _PROGRESS = np.dtype([("listed", np.int64), ("found", np.int64)], align=True)
 """How many downsets have their steps listed, and how many downsets are known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Lattice:
+class Lattice(NamedTuple):
     """Downsets by number: the empty one is 0, larger ones come later, that of all nodes is last."""
 
     bits: npt.NDArray[np.uint64]
