@@ -117,7 +117,7 @@ def _resize(
             rewrite.resize(int(places[place]), **{column: float(new[place])})
         if column.removeprefix("fixed_") in OP_LINES:
             differs |= changed
-    # Measured times hold for whole ops: those of shards follow later (`program.measured`). Where an
+    # Measured times hold for whole ops: those of shards follow later (`program.work`). Where an
     # op cannot run, its shard cannot; where no sizes are known, no model tells.
     known = (graph.flops + graph.bytes_read + graph.bytes_written)[ops[differs]] > 0
     for name, seconds in graph.seconds.items():

@@ -13,9 +13,8 @@ from meshwright.cost.compute import op_seconds
 from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase
 from meshwright.search.instance import Instance, held_bytes, make_instance
 from meshwright.search.method.deploy.group import MAX_GROUPS, group_ops
-from meshwright.search.method.deploy.menu import make_menu
+from meshwright.search.method.deploy.menu import DeviceGroup, group_devices, make_menu
 from meshwright.search.method.deploy.option import GroupAction
-from meshwright.search.method.deploy.place import DeviceGroup, group_devices
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -311,7 +311,11 @@ class _DeploySearch:
 
 def fitting_strategies(evaluator: Evaluator) -> Iterator[Strategy]:
     """Replicas on all devices with fewer and fewer samples where memory is missing, until they fit
-    or there is no room for the batch; each was simulated."""
+    or there is no room for the batch; each was simulated.
+
+    Where every device should get what it computes in the same time, small memories may be too small
+    for it; then they get less, and the others more.
+    """
     analysis = evaluator.analysis
     graph, cluster = analysis.graph, analysis.cluster
     devices = np.arange(cluster.num_devices)

@@ -33,13 +33,15 @@ from meshwright.search.method.pipeline.map.problem import links_differ
 from meshwright.search.method.pipeline.microbatch_price import PipelineShape, Prices, StageTeam
 from meshwright.search.method.pipeline.pipedream import usual_candidates
 from meshwright.search.method.pipeline.place import (
+    CHUNKS,
     chosen_homes,
+    has_samples,
     mapped_homes,
     mapping_problem,
     plain_homes,
+    shapes,
 )
 from meshwright.search.method.pipeline.scope import PipelineScope, StageMapping
-from meshwright.search.method.pipeline.shape import CHUNKS, has_samples, shapes
 from meshwright.search.method.pipeline.trial import CandidateTrials, TrialContext, open_pool
 from meshwright.search.method.pipeline.tune import neighbours
 from meshwright.search.problem import Problem

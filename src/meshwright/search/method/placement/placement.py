@@ -13,8 +13,7 @@ import numpy as np
 from meshwright.array import Floats, Ints
 from meshwright.cost.memory import usable_bytes
 from meshwright.plan.plan import Plan
-from meshwright.search.bound.branch import branch_bound, can_branch
-from meshwright.search.bound.window import ROUNDING
+from meshwright.search.bound.window import ROUNDING, branch_bound, can_branch
 from meshwright.search.claim import Claim
 from meshwright.search.incumbent import Attempt
 from meshwright.search.instance import devices_of_units, explain_nowhere, order_plan

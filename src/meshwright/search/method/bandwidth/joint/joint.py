@@ -11,8 +11,7 @@ import numpy as np
 
 from meshwright.cost.memory import usable_bytes
 from meshwright.plan.answer import Stop
-from meshwright.search.bound.branch import branch_bound, can_branch
-from meshwright.search.bound.window import ROUNDING
+from meshwright.search.bound.window import ROUNDING, branch_bound, can_branch
 from meshwright.search.bound.work import placement_bound
 from meshwright.search.claim import Claim
 from meshwright.search.clock import Clock

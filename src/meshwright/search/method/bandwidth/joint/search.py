@@ -296,7 +296,11 @@ class UnitMoves:
 def improve_shared(
     bench: Bench, shared: Shared, seed: int, is_over: Callable[[], bool]
 ) -> UnitMoves:
-    """Move or swap units on the longest path and next to it, wherever it is faster."""
+    """Move or swap units on the longest path and next to it, wherever it is faster.
+
+    Most moves cannot pay: what is no faster when every pair of hosts has all that its ways can
+    carry is left out before anything is shared out.
+    """
     random, most = np.random.default_rng(seed), bench.space.most
     best, tried = shared, 0
     for _ in range(_PASSES):

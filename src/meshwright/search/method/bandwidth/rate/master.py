@@ -19,7 +19,9 @@ from meshwright.search.method.bandwidth.rate.room import RateRoom
 _MATRIX, _VECTOR = 200_000, 8_000
 """Multiplications that are done in one thread: some 2^18, and 2^13 for a vector."""
 _ROWS = 96
-"""How many rows a system has at most that is solved in one thread: its square is below 10,000."""
+"""How many rows a system has at most that is solved in one thread: its square is below 10,000.
+From some size on OpenBLAS takes all cores and waits for them, also where others use them: on two
+busy cores a system of 150 rows took 136 ms in place of 0.4 (2026-11-15)."""
 
 _MAX_STEPS = 40
 """Newton steps for one centre; a dozen is usual."""
@@ -160,7 +162,11 @@ def certify(paths: Paths, room: RateRoom, weights: Floats, prices: Floats) -> fl
     """The seconds that no rates go below, by weights of paths and prices of rows.
 
     Holds for any weights and prices that are not negative; good ones come from an optimum. Prices
-    are in seconds for each byte a second.
+    are in seconds for each byte a second. The step takes at least the weighted mean of the paths,
+    sum of c + w/b over pairs, where c is the mean constant and w the pair's mean amount. To every
+    pair add and subtract its rate times its price m, that of the cheapest of its ways. w/b + m b
+    is never below 2 sqrt(w m), whatever b is, and what is subtracted is never more than the rows'
+    rates at their prices, since rows are never more than full.
     """
     assert bool(np.all(weights >= 0)) and bool(np.all(prices >= 0))
     share = weights / weights.sum()

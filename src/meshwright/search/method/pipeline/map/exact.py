@@ -1,10 +1,12 @@
 """Proves the optimum of small problems: targets by bisection, each by depth-first search.
 
 A target for which no assignment exists is a bound; an assignment that is found lowers the target
-to its value. What is left is closed by a search just below the best.
+to its value. What is left is closed by a search just below the best. Work is counted against a
+budget, so that the same budget gives the same answer on any machine.
 """
 
 from collections.abc import Callable, Iterator
+from time import perf_counter
 
 import numpy as np
 
@@ -16,7 +18,6 @@ from meshwright.search.method.pipeline.map.domain import (
     SLOT,
     ProbeState,
 )
-from meshwright.search.method.pipeline.map.meter import Meter
 from meshwright.search.method.pipeline.map.probe import FOUND, GOES_ON, NONE, probe
 from meshwright.search.method.pipeline.map.problem import MappingProblem
 from meshwright.search.method.pipeline.map.ring import MOST_EXACT
@@ -30,6 +31,38 @@ _STRETCH_SECONDS = 0.01
 """How much work lies between two looks at the clock."""
 _CLOSE = 1e-3
 """A dive whose range is narrower than this part of the bound ends by trying just below the best."""
+
+
+class Meter:
+    """A budget in seconds of work as estimated, and the clock as a last resort."""
+
+    def __init__(self, seconds: float, parent: "Meter | None" = None, slack: float = 1.0) -> None:
+        self.left = seconds * slack  # with much slack only the clock counts
+        self._parent = parent
+        self._until: float = parent._until if parent is not None else perf_counter() + seconds
+
+    def part(self, share: float) -> "Meter":
+        """A share of what is left, which is charged here too."""
+        return Meter(self.left * share, self)
+
+    def charge(self, seconds: float) -> None:
+        """Charge work, in estimated seconds, to this budget and to those it is part of."""
+        self.left -= seconds
+        if self._parent is not None:
+            self._parent.charge(seconds)
+
+    @property
+    def clock_left(self) -> float:
+        """How many seconds are left on the clock."""
+        return max(0.0, self._until - perf_counter())
+
+    def is_late(self) -> bool:
+        """Whether the clock has run out."""
+        return perf_counter() >= self._until
+
+    def is_over(self) -> bool:
+        """Whether the budget, or the clock, has run out."""
+        return self.left <= 0 or self.is_late()
 
 
 class Probe:

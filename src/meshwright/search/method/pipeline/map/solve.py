@@ -28,9 +28,8 @@ from meshwright.search.method.pipeline.map.evaluate import (
     stage_seconds,
     with_rings,
 )
-from meshwright.search.method.pipeline.map.exact import TOLERANCE, Probe, dive, prove
+from meshwright.search.method.pipeline.map.exact import TOLERANCE, Meter, Probe, dive, prove
 from meshwright.search.method.pipeline.map.match import as_places, least_limit, match_slots
-from meshwright.search.method.pipeline.map.meter import Meter
 from meshwright.search.method.pipeline.map.pack import pack_bound, place_floors
 from meshwright.search.method.pipeline.map.problem import (
     Assignment,
