@@ -220,14 +220,15 @@ def instance(given: Given, op: Int, m: Int, replica: Int) -> Int:
 
 
 @inlined
-def valid_after(given: Given, t: Int, r: Int, is_gathered: Bool) -> Int:
-    """What must have finished, besides its writer, before the buffer on replica `r` is whole."""
-    if not is_gathered:
-        return -1
-    if given.tensors[t].bucket >= 0:
-        return given.buckets[given.tensors[t].bucket].instruction + r
-    source = given.tensors[t].source
-    return instance(given, source, given.ops[source].microbatches - 1, r)
+def await_whole(given: Given, made: Made, wanted: Wanted, r: Int, number: Int) -> None:
+    """An instruction waits for what, besides its writer, makes the buffer on replica `r` whole."""
+    if wanted.is_gathered:
+        source, bucket = given.tensors[wanted.tensor].source, given.tensors[wanted.tensor].bucket
+        if bucket >= 0:
+            add_order(made, given.buckets[bucket].instruction + r, number)
+        else:
+            last = given.ops[source].microbatches - 1
+            add_order(made, instance(given, source, last, r), number)
 
 
 @inlined
@@ -263,9 +264,7 @@ def transfer(
     made.counts[INSTRUCTIONS] += 2
     made.counts[TASKS] += 1
     add_read(made, send, wanted.base + r)
-    after = valid_after(given, t, r, wanted.is_gathered)
-    if after >= 0:
-        add_order(made, after, send)
+    await_whole(given, made, wanted, r, send)
     last = given.parts[part].last_unit[given.ops[source].action]
     if given.is_scheduled and last >= 0 and last != source:
         add_order(made, instance(given, last, m, r), send)

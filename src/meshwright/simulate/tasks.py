@@ -100,7 +100,7 @@ def prepare_engine(program: Program, cluster: Cluster, sharing: str) -> EngineIn
     else:
         classes = _pair_classes(cluster, limits, routes[2])
     if num_collective:
-        models = _Models(program, cluster, limits)
+        models = Models(program, cluster, limits)
         classes += _time_collectives(program, models, tasks, flow_bytes, sharing, len(classes))
     writer_of = np.ascontiguousarray(program.buffers["writer"])
     chains = chain_rows(program, ordered[:num_ordered], -rows["priority"])
@@ -211,7 +211,7 @@ def _make_streams(program: Program, queued: Longs) -> Records:
 
 def _time_collectives(
     program: Program,
-    models: "_Models",
+    models: "Models",
     tasks: Records,
     flow_bytes: Floats,
     sharing: str,
@@ -250,7 +250,7 @@ _FLOWS: WeakKeyDictionary[Cluster, dict[tuple[int, ...], FlowClass]] = WeakKeyDi
 """Of pairs of devices, likewise."""
 
 
-class _Models:
+class Models:
     """The collectives of a program, each kind and group priced once."""
 
     def __init__(self, program: Program, cluster: Cluster, limits: Limits | None) -> None:
