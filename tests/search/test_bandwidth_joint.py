@@ -22,7 +22,7 @@ from meshwright.search.incumbent import Attempt
 from meshwright.search.instance import make_instance
 from meshwright.search.method.bandwidth.joint import answer as joint_answer
 from meshwright.search.method.bandwidth.joint import joint as joint_module
-from meshwright.search.method.bandwidth.joint.answer import explain_nothing
+from meshwright.search.method.bandwidth.joint.joint import explain_nothing
 from meshwright.search.method.bandwidth.joint.search import JointSearch
 from meshwright.search.method.bandwidth.joint.space import RateStart, find_space, find_starts
 from meshwright.search.method.bandwidth.rate.rates import find_host_pairs

@@ -16,10 +16,9 @@ from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Incumbent
 from meshwright.search.instance import make_instance
 from meshwright.search.method.bandwidth.joint.joint import search_uniform
-from meshwright.search.method.bandwidth.joint.judge import Judge
+from meshwright.search.method.bandwidth.joint.judge import Bench, Judge
 from meshwright.search.method.bandwidth.joint.search import Narrow, improve_shared
 from meshwright.search.method.bandwidth.joint.space import FAINT, RateSpace, find_space
-from meshwright.search.method.bandwidth.joint.timing import Bench
 from meshwright.search.method.table import METHODS
 from meshwright.search.portfolio import search_by
 from meshwright.search.problem import Problem

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.plan.plan import Part, Plan, Sync
-from meshwright.search.method.deploy.analysis import Analysis
-from meshwright.search.method.deploy.group import split_group
+from meshwright.search.method.deploy.analysis import Analysis, split_group
 from meshwright.search.method.deploy.option import GroupAction, GroupOption, Strategy
 
 _SYNC = {

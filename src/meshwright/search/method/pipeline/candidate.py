@@ -1,6 +1,6 @@
 """A pipeline that may be tried: its stages, their devices, the schedule. Knows nothing of times."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -118,6 +118,15 @@ def suited_kinds(
     ):
         return (ScheduleKind.INTERLEAVED, ScheduleKind.GPIPE)
     return (ScheduleKind.GPIPE,)
+
+
+def scheduled(
+    cut: StageCut, homes: Homes, choices: Sequence[int], origin: str
+) -> Iterator[Candidate]:
+    """With each number of microbatches all schedules that suit."""
+    for count in choices:
+        for kind in suited_kinds(cut.num_stages, homes, count):
+            yield Candidate(cut=cut, homes=homes, kind=kind, microbatches=count, origin=origin)
 
 
 def recomputed_peak_bytes(

@@ -17,10 +17,8 @@ from meshwright.search.instance import Instance
 from meshwright.search.method.pipeline.block import find_blocks
 from meshwright.search.method.pipeline.candidate import (
     Candidate,
-    Homes,
-    StageCut,
     recomputed_peak_bytes,
-    suited_kinds,
+    scheduled,
 )
 from meshwright.search.method.pipeline.consecutive import (
     counts_samples,
@@ -207,7 +205,7 @@ class _PipelineSearch:
         problem = mapping_problem(self.cutter.prices, cut, sketch.teams, sketch.flights())
         mapping, budget = self.scope.mapping, self._mapping_seconds()
         for homes in chosen_homes(problem, cut.num_stages, mapping, budget):
-            yield from _scheduled(cut, homes, choices)
+            yield from scheduled(cut, homes, choices, "split")
 
     def _mapping_seconds(self) -> float:
         left = max(0.0, self.clock.left)
@@ -267,7 +265,7 @@ class _PipelineSearch:
                 seed=self.problem.seed,
                 budget_seconds=budget,
             ):
-                yield from _scheduled(candidate.cut, homes, [candidate.microbatches])
+                yield from scheduled(candidate.cut, homes, [candidate.microbatches], "split")
 
     def _neighbours(self, candidate: Candidate) -> Iterator[Candidate]:
         replicas = max(map(len, candidate.homes))
@@ -324,9 +322,3 @@ class _PipelineSearch:
                     "largest_stage_seconds": self.estimator.estimate(candidate).largest_seconds,
                     "recomputed_peak_bytes": self._recomputed(candidate),
                 }
-
-
-def _scheduled(cut: StageCut, homes: Homes, choices: Sequence[int]) -> Iterator[Candidate]:
-    for count in choices:
-        for kind in suited_kinds(cut.num_stages, homes, count):
-            yield Candidate(cut=cut, homes=homes, kind=kind, microbatches=count, origin="split")

@@ -19,9 +19,8 @@ from meshwright.array import Floats, Ints, Longs, marked
 from meshwright.search.clock import Clock
 from meshwright.search.instance import Instance
 from meshwright.search.judge import tighten
-from meshwright.search.method.bandwidth.joint.judge import Judge, JudgedPlan
+from meshwright.search.method.bandwidth.joint.judge import Bench, Judge, JudgedPlan, Shared
 from meshwright.search.method.bandwidth.joint.space import RateSpace, RateStart, find_starts
-from meshwright.search.method.bandwidth.joint.timing import Bench, Shared
 from meshwright.search.method.placement.contend import contend
 from meshwright.search.method.placement.improve import improve
 from meshwright.search.method.placement.level_search import search_rounds

@@ -9,11 +9,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.array import Ints
-from meshwright.search.method.pipeline.map.evaluate import slowest_seconds, with_rings
 from meshwright.search.method.pipeline.map.exact import TOLERANCE, Meter, Probe, dive
 from meshwright.search.method.pipeline.map.match import as_places, least_limit, match_slots
 from meshwright.search.method.pipeline.map.pack import place_floors
-from meshwright.search.method.pipeline.map.problem import Assignment, MappingProblem, find_reason
+from meshwright.search.method.pipeline.map.problem import (
+    Assignment,
+    MappingProblem,
+    find_reason,
+    slowest_seconds,
+    with_rings,
+)
 from meshwright.search.method.pipeline.map.start import consecutive_mapping, p2p_first_mapping
 from meshwright.search.method.pipeline.map.symmetry import find_symmetry
 

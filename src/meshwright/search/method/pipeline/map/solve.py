@@ -21,13 +21,6 @@ from meshwright.array import Floats, Ints
 from meshwright.plan.answer import Stop
 from meshwright.search.method.pipeline.map.assignment_walk import AssignmentWalk
 from meshwright.search.method.pipeline.map.coarse import find_hosts, solve_coarse
-from meshwright.search.method.pipeline.map.evaluate import (
-    can_run,
-    check_assignment,
-    slowest_seconds,
-    stage_seconds,
-    with_rings,
-)
 from meshwright.search.method.pipeline.map.exact import TOLERANCE, Meter, Probe, dive, prove
 from meshwright.search.method.pipeline.map.match import as_places, least_limit, match_slots
 from meshwright.search.method.pipeline.map.pack import pack_bound, place_floors
@@ -35,7 +28,12 @@ from meshwright.search.method.pipeline.map.problem import (
     Assignment,
     MappingAnswer,
     MappingProblem,
+    can_run,
+    check_assignment,
     find_reason,
+    slowest_seconds,
+    stage_seconds,
+    with_rings,
 )
 from meshwright.search.method.pipeline.map.start import (
     consecutive_mapping,

@@ -8,8 +8,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from meshwright.array import Floats, Ints
-from meshwright.search.method.pipeline.map.evaluate import can_run, with_rings
-from meshwright.search.method.pipeline.map.problem import Assignment, MappingProblem
+from meshwright.search.method.pipeline.map.problem import (
+    Assignment,
+    MappingProblem,
+    can_run,
+    with_rings,
+)
 
 _ITERATIONS = 300
 """How often an eigenvector is multiplied: it needs to be right only in its order."""
