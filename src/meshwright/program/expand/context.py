@@ -149,15 +149,10 @@ class _Tokens:
 
     def _hold(self, tensor: int) -> None:
         """Let members have their rows of a tensor."""
-        source = int(self.rewrite.tensors[tensor]["source"])
-        self.rewrite.tensors[tensor].update(
-            rows=True, **self._row_bytes(tensor, self._part(source))
-        )
-
-    def _row_bytes(self, tensor: int, part: Part) -> dict[str, float]:
-        fixed = float(self.graph.fixed_tensor_bytes[tensor])
+        row, fixed = self.rewrite.tensors[tensor], float(self.graph.fixed_tensor_bytes[tensor])
         grown = float(self.graph.tensor_bytes[tensor]) - fixed
-        return {"bytes": fixed + grown / part.context, "fixed_bytes": fixed}
+        size = fixed + grown / self._part(int(row["source"])).context
+        row.update(rows=True, bytes=size, fixed_bytes=fixed)
 
     def _arrive(self, op: int, tensor: int) -> int:
         """The tensor that an op reads in place of one that may come from another part's team."""

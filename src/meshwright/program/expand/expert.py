@@ -152,15 +152,15 @@ class _TokenDispatch:
         if ends not in self.counted:
             new = self._add(ends)
             own = self.rewrite.like(ends, new, is_partial=False)
-            width, size = self.width[_source(self.rewrite, ends)], self._size(ends)
+            width, size = (
+                self.width[_source(self.rewrite, ends)],
+                float(self.rewrite.tensors[ends]["bytes"]),
+            )
             self._divide(own, width)
             # Numbers of tokens for each expert, sent and received.
             counts = self.rewrite.add_tensor(new, 2 * size, 2 * size)
             self.counted[ends] = own, counts
         return self.counted[ends]
-
-    def _size(self, tensor: int) -> float:
-        return float(self.rewrite.tensors[tensor]["bytes"])
 
     def _divide(self, tensor: int, width: int) -> None:
         record = self.rewrite.tensors[tensor]

@@ -12,7 +12,7 @@ bundles are used before the next use, so that at most one other lies across the 
 bundles are held at once: weights that the first and the last layer share are gathered twice.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from meshwright.errors import InputError
@@ -22,7 +22,6 @@ from meshwright.plan.plan import Plan
 from meshwright.program.expand.bundle import (
     Bundle,
     BundledWeights,
-    Update,
     find_weights,
     make_bundles,
 )
@@ -143,7 +142,13 @@ def _divide_holdings(rewrite: Rewrite, divisions: Sequence[_Division]) -> None:
     owners: dict[int, bool] = {}
     divided: dict[int, float] = {}
     given: dict[int, float] = {}  # of these bytes: what others hold
-    for update, share in _shares(divisions):
+    shares = (
+        (update, 1.0 / division.holders)
+        for division in divisions
+        for bundle in division.bundles
+        for update in bundle
+    )
+    for update, share in shares:
         sizes = {name: float(getattr(graph, name)[update.op]) * share for name in _WORK}
         times = {f"seconds {kind}": each[update.op] * share for kind, each in graph.seconds.items()}
         rewrite.resize(update.op, **sizes, **times)
@@ -166,14 +171,6 @@ def _divide_holdings(rewrite: Rewrite, divisions: Sequence[_Division]) -> None:
             rewrite.resize(
                 op, parameter_bytes=held * kept, state_bytes=(state - more) * kept + rest
             )
-
-
-def _shares(divisions: Sequence[_Division]) -> Iterator[tuple[Update, float]]:
-    """Every update, with the fraction of it that each holder does."""
-    for division in divisions:
-        for bundle in division.bundles:
-            for update in bundle:
-                yield update, 1.0 / division.holders
 
 
 def _order_updates(rewrite: Rewrite, division: _Division) -> None:

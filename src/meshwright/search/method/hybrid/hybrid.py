@@ -99,7 +99,9 @@ def hybrid(problem: Problem, attempt: Attempt) -> None:
             _simulate(
                 space, trials, pool.drafts(), clock, stack if problem.engine is None else None
             )
-            is_whole = _is_small(space) and exhaust(space, trials, _EXHAUSTED, clock)
+            devices, layers = space.cluster.num_devices, space.stack.num_layers
+            is_small = devices <= _SMALL_DEVICES and layers <= _SMALL_LAYERS
+            is_whole = is_small and exhaust(space, trials, _EXHAUSTED, clock)
             clock.look()
         if clock.is_interrupted:
             if not pool.kept:
@@ -121,10 +123,6 @@ def hybrid(problem: Problem, attempt: Attempt) -> None:
         attempt.statistics["whole"] = float(is_whole)
         whole = "all plans of this space were looked at, layer by layer"
         attempt.notes = (describe_space(space), *([whole] if is_whole else []))
-
-
-def _is_small(space: HybridSpace) -> bool:
-    return space.cluster.num_devices <= _SMALL_DEVICES and space.stack.num_layers <= _SMALL_LAYERS
 
 
 def _simulate(

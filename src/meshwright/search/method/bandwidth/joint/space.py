@@ -109,7 +109,8 @@ def find_starts(space: RateSpace) -> Iterator[RateStart]:
     widest = np.argsort(-np.minimum(space.leaving, space.entering), kind="stable")
     for count in _counts(space.num_hosts):
         hosts = np.sort(widest[:count])
-        yield RateStart(hosts=hosts, rates=_pattern(space, _between(space, hosts)))
+        is_chosen = marked(space.num_hosts, hosts)
+        yield RateStart(hosts=hosts, rates=_pattern(space, is_chosen[:, None] & is_chosen))
     everyone = np.arange(space.num_hosts)
     yield RateStart(hosts=everyone, rates=space.most)
     if space.num_hosts > 3:
@@ -124,11 +125,6 @@ def _counts(num_hosts: int) -> list[int]:
     """Numbers of hosts that share the network among themselves: two, three, powers of two, all."""
     counts = {2, 3, num_hosts} | {1 << k for k in range(2, num_hosts.bit_length())}
     return sorted(each for each in counts if 2 <= each <= num_hosts)
-
-
-def _between(space: RateSpace, hosts: Longs) -> Bools:
-    is_chosen = marked(space.num_hosts, hosts)
-    return np.asarray(is_chosen[:, None] & is_chosen)
 
 
 def _pattern(space: RateSpace, is_used: Bools) -> Floats:

@@ -95,12 +95,10 @@ class Master:
         weights = (1.0 - (rise + faster) / slack.paths) / slack.paths
         prices = (1.0 + product(self._rows, step) / slack.rows) / slack.rows
         weights, prices = np.maximum(weights, 0.0), np.maximum(prices, 0.0)
+        if not weights.sum() > 0:
+            weights, prices = 1.0 / slack.paths, 1.0 / slack.rows
         total = float(weights.sum())
-        return (weights / total, prices / total) if total > 0 else self._plain_duals(slack)
-
-    def _plain_duals(self, slack: _Slack) -> tuple[Floats, Floats]:
-        weights = 1.0 / slack.paths
-        return weights / weights.sum(), 1.0 / slack.rows / weights.sum()
+        return weights / total, prices / total
 
     def _sums(self, ways: Floats) -> Floats:
         return ways if self._is_single else np.add.reduceat(ways, self._start)

@@ -53,8 +53,9 @@ def fix_order(
     source = np.repeat(np.arange(len(tasks)), np.diff(engine.tasks["first_next"]))
     plain = source.astype(np.int64), engine.following[: len(source)].astype(np.int64)
     turn = _turns(tasks, plain)
-    queued = _chains(_queues(traffic, len(tasks)), turn) if sharing == "fair" else _no_edges()
-    waits = _joined(plain, _chains(tasks["stream"].astype(np.int64), turn))
+    queued = _chains(_queues(traffic if sharing == "fair" else (), len(tasks)), turn)
+    streams = _chains(tasks["stream"].astype(np.int64), turn)
+    waits = np.concatenate((plain[0], streams[0])), np.concatenate((plain[1], streams[1]))
     shares, variables = _number(traffic, is_apart, bundles)
     # A task has a node for its end; a collective one more for the start of each round.
     extra = np.zeros(len(tasks), dtype=np.int64)
@@ -129,14 +130,6 @@ def _chains(line: Longs, turn: Longs) -> Edges:
     members = np.flatnonzero(line >= 0)
     first, second = follow_lines(line[members], turn[members])
     return members[first], members[second]
-
-
-def _no_edges() -> Edges:
-    return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-
-
-def _joined(one: Edges, other: Edges) -> Edges:
-    return np.concatenate((one[0], other[0])), np.concatenate((one[1], other[1]))
 
 
 def _number(

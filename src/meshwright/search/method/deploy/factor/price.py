@@ -55,10 +55,12 @@ def price_factors(
         is_inside[list(within)] = True
     gather = collective_model(cluster, Collective.ALL_GATHER, devices)
     reduce = collective_model(cluster, Collective.ALL_REDUCE, devices)
+    # Of messages that fill buckets: no latency is saved with one gradient of many.
+    less, more = (reduce.cost(size).seconds for size in (8e6, 16e6))
     return FactorPrices(
         duplicate=_duplicate_seconds(graph, cluster, devices, portions, is_inside),
         broadcast=_broadcast_seconds(graph, gather),
-        saved=np.where(is_inside, gradient_bytes(graph) * _seconds_per_byte(reduce), 0.0),
+        saved=np.where(is_inside, gradient_bytes(graph) * ((more - less) / 8e6), 0.0),
     )
 
 
@@ -120,10 +122,3 @@ def _find_own(graph: Graph) -> Bools:
         if graph.phase[op] == Phase.BACKWARD or is_own[graph.inputs[op]].any():
             is_own[graph.outputs[op]] = graph.phase[op] != Phase.UPDATE
     return is_own
-
-
-def _seconds_per_byte(reduce: CollectiveModel) -> float:
-    """Of messages that fill buckets: no latency is saved with one gradient of many."""
-    sizes = 8e6, 16e6
-    first, second = (reduce.cost(size).seconds for size in sizes)
-    return (second - first) / (sizes[1] - sizes[0])

@@ -49,14 +49,11 @@ def find_symmetry(problem: MappingProblem) -> Symmetry:
     return Symmetry(twin=twin, group=best.group, kind=best.kind, seat=best.seat)
 
 
-def _colours(problem: MappingProblem) -> Ints:
-    """Devices of one colour compute alike and have the same memory."""
-    table = np.concatenate((problem.compute.T, np.sort(problem.seconds_per_byte, axis=1)), axis=1)
-    return np.unique(table, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int32)
-
-
 def _find_twins(problem: MappingProblem) -> Ints:
-    colour, slowness = _colours(problem), problem.seconds_per_byte
+    slowness = problem.seconds_per_byte
+    # Devices of one colour compute alike and have the same memory.
+    table = np.concatenate((problem.compute.T, np.sort(slowness, axis=1)), axis=1)
+    colour = np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
     twin = np.arange(problem.num_devices, dtype=np.int32)
     for number in range(int(colour.max()) + 1):
         members = np.flatnonzero(colour == number)

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
-import numpy.typing as npt
 
 from meshwright.array import Floats, Ints
 from meshwright.compiled import Array, compiled
@@ -105,7 +104,8 @@ class Chains:
             use -= width * int(self.pools.stride[self.pools.pool_of_kind[kind]])
             sets.append(before)
         for stage, downset in enumerate(reversed(sets[:-1])):
-            inside = _members(self._lattice, downset, self._problem.num_nodes)
+            octets = self._lattice.bits[downset].astype("<u8").view(np.uint8)
+            inside = np.unpackbits(octets, bitorder="little")[: len(stage_of_node)] > 0
             stage_of_node[inside & (stage_of_node < 0)] = stage
         return value, stage_of_node, tuple(reversed(kinds))
 
@@ -165,11 +165,6 @@ def _flights(problem: SplitProblem, pools: Pools) -> Floats:
     of_stage = np.array([*problem.in_flight, problem.in_flight[-1]], dtype=np.float64)
     found: Floats = of_stage[stage]
     return found
-
-
-def _members(lattice: Lattice, downset: int, num_nodes: int) -> npt.NDArray[np.bool_]:
-    octets = lattice.bits[downset].astype("<u8").view(np.uint8)
-    return np.unpackbits(octets, bitorder="little")[:num_nodes].astype(np.bool_)
 
 
 def downset_weights(lattice: Lattice, weight: Floats) -> Floats:

@@ -167,8 +167,12 @@ def _read(
         return replace(first, status=kept, statistics=statistics)
     bound = max(first.bound_seconds, solver.best_objective_bound * model.tick * _ROUNDING)
     is_exact = solver.objective_value <= solver.best_objective_bound
-    placed, starts = _solution(model, solver)
-    runs = first.order if order == "fixed" else _by_start(starts)
+    on = np.array([[solver.value(literal) for literal in places] for places in model.on])
+    placed = on.argmax(axis=1).astype(np.int32)[model.instance.unit_of]
+    starts = np.array([solver.value(variable) for variable in model.start])
+    # By start; of equal ones by number, which is topological.
+    by_start = np.lexsort((np.arange(len(starts)), starts)).astype(np.int32)
+    runs = first.order if order == "fixed" else by_start
     found = replace(
         first,
         device_of_op=placed,
@@ -189,15 +193,3 @@ def _read(
             fits=True,
         )
     return found
-
-
-def _solution(model: Model, solver: Any) -> tuple[Ints, Ints]:
-    """The device of each op, and its start in ticks."""
-    on = np.array([[solver.value(literal) for literal in places] for places in model.on])
-    starts = np.array([solver.value(variable) for variable in model.start])
-    return on.argmax(axis=1).astype(np.int32)[model.instance.unit_of], starts
-
-
-def _by_start(starts: Ints) -> Ints:
-    """Ops by start; of equal ones, by number, which is topological."""
-    return np.lexsort((np.arange(len(starts)), starts)).astype(np.int32)
