@@ -56,8 +56,9 @@ class Shapes:
         kept, place = np.unique(self.shape_of[first[is_near], after[is_near]], return_inverse=True)
         shape_of = np.full_like(self.shape_of, -1)
         shape_of[first[is_near], after[is_near]] = place.ravel()
-        by_shape = {each.name: getattr(self, each.name)[kept] for each in fields(self)}
-        return Shapes(**by_shape | {"shape_of": shape_of})
+        by_shape = {each.name for each in fields(self)} - {"shape_of"}
+        picked = {name: getattr(self, name)[kept] for name in by_shape}
+        return Shapes(shape_of=shape_of, **picked)
 
 
 def find_shapes(stack: Stack) -> Shapes:
