@@ -19,7 +19,7 @@ from meshwright.search.incumbent import Attempt
 from meshwright.search.instance import devices_of_units, explain_nowhere, order_plan
 from meshwright.search.judge import Verdict
 from meshwright.search.method.placement.contend import contend
-from meshwright.search.method.placement.exhaustive import exhaust
+from meshwright.search.method.placement.exhaustive.search import exhaust
 from meshwright.search.method.placement.improve import improve
 from meshwright.search.method.placement.level_search import search_rounds
 from meshwright.search.method.placement.placement_walk import Placed, PlacementWalk
