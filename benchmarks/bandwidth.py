@@ -34,8 +34,7 @@ from meshwright.search.answer import answer_attempt
 from meshwright.search.claim import Claim
 from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Attempt, Incumbent
-from meshwright.search.method.bandwidth.joint.answer import allocate_plan
-from meshwright.search.method.bandwidth.joint.joint import search_uniform
+from meshwright.search.method.bandwidth.joint.joint import allocate_plan, search_uniform
 from meshwright.search.method.bandwidth.joint.space import find_space
 from meshwright.search.method.table import METHODS
 from meshwright.search.portfolio import run_method, search_by

@@ -29,12 +29,10 @@ from meshwright.graph.graph import Graph
 from meshwright.search.instance import make_instance
 from meshwright.search.method.pipeline.chain import make_chain
 from meshwright.search.method.pipeline.consecutive import equal_stages
-from meshwright.search.method.pipeline.map.baseline import consecutive_mapping, p2p_first_mapping
-from meshwright.search.method.pipeline.map.evaluate import stage_seconds
 from meshwright.search.method.pipeline.map.parmesan import parmesan_mapping
-from meshwright.search.method.pipeline.map.problem import Assignment, MappingProblem
-from meshwright.search.method.pipeline.map.solve import solve_mapping
-from meshwright.search.method.pipeline.map.warm import compile_mapping
+from meshwright.search.method.pipeline.map.problem import Assignment, MappingProblem, stage_seconds
+from meshwright.search.method.pipeline.map.solve import compile_mapping, solve_mapping
+from meshwright.search.method.pipeline.map.start import consecutive_mapping, p2p_first_mapping
 from meshwright.source import load_graph
 
 Shape = tuple[int, int]

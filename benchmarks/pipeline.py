@@ -30,12 +30,12 @@ from meshwright.search.method.pipeline.candidate import Candidate, suited_kinds
 from meshwright.search.method.pipeline.consecutive import microbatch_choices
 from meshwright.search.method.pipeline.cutter import (
     DEFAULT,
+    WEIGHTS,
     Cutter,
     Options,
     Sketch,
     reference_rates,
 )
-from meshwright.search.method.pipeline.gather import WEIGHTS
 from meshwright.search.method.pipeline.microbatch_price import PipelineShape, Prices, StageTeam
 from meshwright.search.method.pipeline.place import mapping_problem, plain_homes
 from meshwright.search.method.pipeline.refine import BY_DISTANCE, BY_TIME

@@ -2,7 +2,7 @@
 
 import meshwright as mw
 from meshwright.search.method.name import METHODS
-from meshwright.search.method.pipeline.map.warm import compile_mapping
+from meshwright.search.method.pipeline.map.solve import compile_mapping
 
 
 def main() -> None:

@@ -17,6 +17,24 @@ Records = Any
 spent a third of its time on expressions that index one column by another (2026-11)."""
 
 
+def marked(count: int, places: Any) -> Bools:
+    """A truth value for each of so many: whether it is at one of these places."""
+    found = np.zeros(count, dtype=np.bool_)
+    found[places] = True
+    return found
+
+
+def sum_by(labels: Any, values: Any, count: int) -> Floats:
+    """By label, from 0 to `count` - 1: the sum of the values with it."""
+    return np.bincount(labels, weights=values, minlength=count).astype(np.float64, copy=False)
+
+
+def sum_rows(labels: Any, table: Floats, count: int) -> Floats:
+    """By label: the sum of the rows with it; an infinite entry stays one."""
+    columns = [sum_by(labels, column, count) for column in table.T]
+    return np.ascontiguousarray(np.stack(columns, axis=1))
+
+
 def freeze_arrays(owner: Any) -> None:
     """Make all arrays among the fields of a dataclass read-only."""
     for each in fields(owner):

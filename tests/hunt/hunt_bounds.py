@@ -28,9 +28,8 @@ from meshwright.program.lower import choose_granularity
 from meshwright.search.bound.work import memory_bound, placement_bound, plan_bound
 from meshwright.search.instance import Instance, make_instance
 from meshwright.search.judge import Verdict, try_plan
-from meshwright.search.method.hybrid.bound import space_bound
 from meshwright.search.method.hybrid.scope import Scope
-from meshwright.search.method.hybrid.space import HybridSpace, make_space
+from meshwright.search.method.hybrid.space import HybridSpace, make_space, space_bound
 from meshwright.search.portfolio import search_by
 
 placement = partial(search_by, "placement")

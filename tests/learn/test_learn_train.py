@@ -39,7 +39,7 @@ from meshwright.search.method.deploy.tree.net import (
     load_prior,
     read_weights,
 )
-from meshwright.search.method.deploy.tree.prior import uniform_prior
+from meshwright.search.method.deploy.tree.tree import uniform_prior
 
 SMALL = Sizes(hidden=8, heads=2, decoder=16)
 HELD_OUT = {"inception-v3", "resnet101", "vgg19", "transformer", "bert-small", "bert-large"}

@@ -8,8 +8,7 @@ from meshwright.cost.holder import Synchronisation
 from meshwright.cost.stage import StageCost, StageMemory
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
-from meshwright.program.team.defer import Postponed
-from meshwright.program.team.stage import TeamStage
+from meshwright.program.team.stage import Postponed, TeamStage
 from small import layers
 
 GRAPH: Graph = layers(1)

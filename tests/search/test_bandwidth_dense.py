@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from meshwright.search.method.bandwidth.rate.dense import product, solve
+from meshwright.search.method.bandwidth.rate.master import product, solve
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (300, 90), (90, 9000), (2, 300_000)])

@@ -20,9 +20,8 @@ from meshwright.plan.plan import Plan
 from meshwright.search.bound.work import plan_bound
 from meshwright.search.incumbent import Attempt
 from meshwright.search.instance import make_instance
-from meshwright.search.method.bandwidth.joint import answer as joint_answer
 from meshwright.search.method.bandwidth.joint import joint as joint_module
-from meshwright.search.method.bandwidth.joint.answer import explain_nothing
+from meshwright.search.method.bandwidth.joint.joint import explain_nothing
 from meshwright.search.method.bandwidth.joint.search import JointSearch
 from meshwright.search.method.bandwidth.joint.space import RateStart, find_space, find_starts
 from meshwright.search.method.bandwidth.rate.rates import find_host_pairs
@@ -272,7 +271,7 @@ def test_ctrl_c_while_allocating_leaves_the_answer(monkeypatch: pytest.MonkeyPat
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(joint_answer, "allocate", interrupted)
+    monkeypatch.setattr(joint_module, "allocate", interrupted)
     found = find_plan(fan_out(2), rails(2, 2), "data", budget_seconds=1.0, allocate=True)
     assert found.plan is not None
     assert found.stop is Stop.INTERRUPTED

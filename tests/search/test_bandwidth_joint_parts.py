@@ -16,11 +16,9 @@ from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Incumbent
 from meshwright.search.instance import make_instance
 from meshwright.search.method.bandwidth.joint.joint import search_uniform
-from meshwright.search.method.bandwidth.joint.judge import Judge
-from meshwright.search.method.bandwidth.joint.move import improve_shared
-from meshwright.search.method.bandwidth.joint.search import Narrow
+from meshwright.search.method.bandwidth.joint.judge import Bench, Judge
+from meshwright.search.method.bandwidth.joint.search import Narrow, improve_shared
 from meshwright.search.method.bandwidth.joint.space import FAINT, RateSpace, find_space
-from meshwright.search.method.bandwidth.joint.timing import Bench
 from meshwright.search.method.table import METHODS
 from meshwright.search.portfolio import search_by
 from meshwright.search.problem import Problem
@@ -149,9 +147,9 @@ def test_narrow_search_keeps_to_its_hosts() -> None:
     graph, cluster = pair_of_chains(), rails(4)
     instance, space = make_instance(graph, cluster), space_of(cluster)
     narrow = Narrow(instance, space, np.array([1, 3]), usable_bytes(graph, cluster))
-    placed = narrow.begin(0, lambda: False)
+    placed = narrow.search(0, lambda: False)
     assert set(placed.device_of_unit.tolist()) <= {1, 3}
-    improved = narrow.improve(placed.device_of_unit, 1, lambda: False)
+    improved = narrow.search(1, lambda: False, placed.device_of_unit)
     assert set(improved.device_of_unit.tolist()) <= {1, 3}
     assert improved.seconds <= placed.seconds
 

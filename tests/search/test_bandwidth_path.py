@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.array import Floats
-from meshwright.search.method.bandwidth.rate.certify import certify
+from meshwright.search.method.bandwidth.rate.master import certify
 from meshwright.search.method.bandwidth.rate.path import PairRates, fill_rows, optimise_paths
 from meshwright.search.method.bandwidth.rate.precedence import (
     ARC,

@@ -13,11 +13,9 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.program.bucket import tie_sums
 from meshwright.search.instance import make_instance
-from meshwright.search.method.deploy.analysis import analyse
-from meshwright.search.method.deploy.group import group_ops, split_group
-from meshwright.search.method.deploy.menu import balanced_samples
+from meshwright.search.method.deploy.analysis import analyse, group_ops, split_group
+from meshwright.search.method.deploy.menu import MAX_PLACES, balanced_samples, group_devices
 from meshwright.search.method.deploy.option import GroupOption
-from meshwright.search.method.deploy.place import MAX_PLACES, group_devices
 from meshwright.source import zoo_graph
 from small import connected
 

@@ -21,8 +21,7 @@ from meshwright.search.method.deploy import deploy as module
 from meshwright.search.method.deploy.analysis import analyse
 from meshwright.search.method.deploy.evaluate import Evaluator
 from meshwright.search.method.deploy.tree import net
-from meshwright.search.method.deploy.tree.prior import uniform_prior
-from meshwright.search.method.deploy.tree.tree import Tree
+from meshwright.search.method.deploy.tree.tree import Tree, uniform_prior
 from meshwright.search.portfolio import find_plan, search_by
 from meshwright.simulate.simulate import simulate
 from meshwright.source import zoo_graph

@@ -38,8 +38,7 @@ from meshwright.search.method.deploy.tree.net import (
     load_prior,
     read_weights,
 )
-from meshwright.search.method.deploy.tree.prior import uniform_prior
-from meshwright.search.method.deploy.tree.tree import iterations_to_beat
+from meshwright.search.method.deploy.tree.tree import iterations_to_beat, uniform_prior
 
 SMALL = Sizes(hidden=8, heads=2, decoder=12)
 MIXED = [("fast", 2), ("slow", 3), ("fast", 1)]

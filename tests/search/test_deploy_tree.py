@@ -16,8 +16,7 @@ from meshwright.search.clock import Clock
 from meshwright.search.method.deploy.analysis import Analysis, analyse
 from meshwright.search.method.deploy.evaluate import OUT_OF_MEMORY, Evaluator, StrategyEvaluation
 from meshwright.search.method.deploy.option import GroupAction, GroupOption, Strategy
-from meshwright.search.method.deploy.tree.prior import Prior, uniform_prior
-from meshwright.search.method.deploy.tree.tree import Tree, iterations_to_beat
+from meshwright.search.method.deploy.tree.tree import Prior, Tree, iterations_to_beat, uniform_prior
 
 NO_FIT = -2.0
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from meshwright.graph.architecture.mixtral import mixtral
 from meshwright.plan.plan import Plan
 from meshwright.search.clock import Clock
-from meshwright.search.method.hybrid.draft_pool import Pool
-from meshwright.search.method.hybrid.find import find_drafts
+from meshwright.search.method.hybrid.draft import Pool
+from meshwright.search.method.hybrid.hybrid import find_drafts
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.smallest import explain_lack
 from meshwright.search.method.hybrid.space import make_space

@@ -19,11 +19,10 @@ from meshwright.graph.architecture.gpt import gpt
 from meshwright.plan.check import resolve
 from meshwright.plan.part import Recompute, ScheduleKind
 from meshwright.plan.stage import Frame, Option
-from meshwright.search.method.hybrid.bound import space_bound
 from meshwright.search.method.hybrid.frame import FrameSearch, flights, step_seconds
 from meshwright.search.method.hybrid.interleave import interleave
 from meshwright.search.method.hybrid.scope import Scope
-from meshwright.search.method.hybrid.space import make_space
+from meshwright.search.method.hybrid.space import make_space, space_bound
 from meshwright.search.method.hybrid.trial import TrialScene, try_draft
 
 # Many frames have no option, or none that can be interleaved.

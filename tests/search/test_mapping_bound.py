@@ -6,15 +6,12 @@ from hypothesis import HealthCheck, given, settings
 from mapping_strategies import best_by_trying, chain_problem, small_problems
 
 from meshwright.cluster.catalogue import find_cluster
-from meshwright.search.method.pipeline.map.answer import find_reason
-from meshwright.search.method.pipeline.map.baseline import consecutive_mapping
-from meshwright.search.method.pipeline.map.bound import place_floors
 from meshwright.search.method.pipeline.map.coarse import find_hosts, solve_coarse
-from meshwright.search.method.pipeline.map.evaluate import stage_seconds
 from meshwright.search.method.pipeline.map.match import least_limit, match_slots
-from meshwright.search.method.pipeline.map.pack import pack_bound
-from meshwright.search.method.pipeline.map.problem import MappingProblem
+from meshwright.search.method.pipeline.map.pack import pack_bound, place_floors
+from meshwright.search.method.pipeline.map.problem import MappingProblem, find_reason, stage_seconds
 from meshwright.search.method.pipeline.map.solve import part_of, solve_mapping
+from meshwright.search.method.pipeline.map.start import consecutive_mapping
 from meshwright.search.method.pipeline.map.symmetry import find_symmetry
 
 

@@ -8,8 +8,7 @@ from mapping_strategies import best_by_trying, chain_problem, small_problems
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.plan.answer import Stop
 from meshwright.search.method.pipeline.map.problem import MappingProblem
-from meshwright.search.method.pipeline.map.solve import solve_mapping
-from meshwright.search.method.pipeline.map.warm import compile_mapping
+from meshwright.search.method.pipeline.map.solve import compile_mapping, solve_mapping
 
 
 @given(small_problems())

@@ -10,14 +10,14 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Phase
-from meshwright.search.method.pipeline.map.answer import find_reason
-from meshwright.search.method.pipeline.map.baseline import consecutive_mapping, p2p_first_mapping
-from meshwright.search.method.pipeline.map.evaluate import (
+from meshwright.search.method.pipeline.map.problem import (
+    MappingProblem,
     check_assignment,
+    find_reason,
     stage_seconds,
     with_rings,
 )
-from meshwright.search.method.pipeline.map.problem import MappingProblem
+from meshwright.search.method.pipeline.map.start import consecutive_mapping, p2p_first_mapping
 
 
 def test_replica_r_talks_to_replica_r_alone() -> None:

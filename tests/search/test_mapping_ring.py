@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.search.method.pipeline.map.long_ring import find_ring
-from meshwright.search.method.pipeline.map.ring import exact_ring, narrowest
+from meshwright.search.method.pipeline.map.ring import exact_ring, find_ring, narrowest
 
 
 @given(st.integers(1, 6), st.integers(0, 2**32 - 1), st.booleans())

@@ -7,18 +7,17 @@ from mapping_strategies import best_by_trying, chain_problem, small_problems
 
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.plan.answer import Stop
-from meshwright.search.method.pipeline.map.answer import find_reason
 from meshwright.search.method.pipeline.map.assignment_walk import AssignmentWalk
-from meshwright.search.method.pipeline.map.baseline import consecutive_mapping, p2p_first_mapping
-from meshwright.search.method.pipeline.map.evaluate import (
+from meshwright.search.method.pipeline.map.parmesan import parmesan_mapping
+from meshwright.search.method.pipeline.map.problem import (
+    MappingProblem,
     check_assignment,
+    find_reason,
     stage_seconds,
     with_rings,
 )
-from meshwright.search.method.pipeline.map.parmesan import parmesan_mapping
-from meshwright.search.method.pipeline.map.problem import MappingProblem
-from meshwright.search.method.pipeline.map.solve import solve_mapping
-from meshwright.search.method.pipeline.map.warm import compile_mapping
+from meshwright.search.method.pipeline.map.solve import compile_mapping, solve_mapping
+from meshwright.search.method.pipeline.map.start import consecutive_mapping, p2p_first_mapping
 from quick import few
 
 

@@ -9,10 +9,9 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import ScheduleKind
-from meshwright.search.method.pipeline.block import Blocks, find_blocks
+from meshwright.search.method.pipeline.block import MAX_LOOSE, Blocks, find_blocks, tie_loose
 from meshwright.search.method.pipeline.candidate import Candidate, StageCut
-from meshwright.search.method.pipeline.gather import gather_blocks, project
-from meshwright.search.method.pipeline.loose import MAX_LOOSE, tie_loose
+from meshwright.search.method.pipeline.cutter import gather_blocks, project
 
 
 def forward_chain(count: int) -> Graph:

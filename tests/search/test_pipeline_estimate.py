@@ -15,14 +15,17 @@ from meshwright.plan.check import resolve
 from meshwright.plan.plan import ScheduleKind
 from meshwright.search.instance import make_instance
 from meshwright.search.judge import try_plan
-from meshwright.search.method.pipeline.baseline import usual_candidates
 from meshwright.search.method.pipeline.block import find_blocks
-from meshwright.search.method.pipeline.candidate import Candidate, StageCut, suited_kinds
+from meshwright.search.method.pipeline.candidate import (
+    Candidate,
+    StageCut,
+    recomputed_peak_bytes,
+    suited_kinds,
+)
 from meshwright.search.method.pipeline.cutter import divide_stages
-from meshwright.search.method.pipeline.estimate import Estimator
-from meshwright.search.method.pipeline.memory import recomputed_peak_bytes
+from meshwright.search.method.pipeline.estimate import Estimator, Traffic
 from meshwright.search.method.pipeline.microbatch_price import PipelineShape, Prices, StageTeam
-from meshwright.search.method.pipeline.traffic import Traffic
+from meshwright.search.method.pipeline.pipedream import usual_candidates
 from meshwright.search.method.pipeline.tune import neighbours
 from meshwright.zoo.shipped import read_shipped
 

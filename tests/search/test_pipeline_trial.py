@@ -18,11 +18,10 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.search.clock import Clock
 from meshwright.search.instance import make_instance
-from meshwright.search.method.pipeline.attempt import Task, TrialContext, attempt
 from meshwright.search.method.pipeline.candidate import Candidate, StageCut, suited_kinds
 from meshwright.search.method.pipeline.estimate import Estimator
 from meshwright.search.method.pipeline.microbatch_price import Prices
-from meshwright.search.method.pipeline.trial import CandidateTrials
+from meshwright.search.method.pipeline.trial import CandidateTrials, Task, TrialContext, attempt
 from meshwright.search.pool.process import Processes
 from meshwright.search.portfolio import search_by
 from meshwright.zoo.shipped import read_shipped

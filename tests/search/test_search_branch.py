@@ -9,8 +9,13 @@ from placement_strategies import ROUNDED, instances, least_step
 
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Phase
-from meshwright.search.bound.branch import branch_bound
-from meshwright.search.bound.window import Decisions, WindowBounder, undecided, window_bound
+from meshwright.search.bound.window import (
+    Decisions,
+    WindowBounder,
+    branch_bound,
+    undecided,
+    window_bound,
+)
 from meshwright.search.instance import Instance, make_instance
 from small import connected
 

@@ -10,6 +10,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Discipline
+from meshwright.search.bound.window import longest_path
 from meshwright.search.clock import Clock
 from meshwright.search.instance import (
     Instance,
@@ -21,7 +22,7 @@ from meshwright.search.instance import (
 )
 from meshwright.search.method.mcmc import MetropolisWalk
 from meshwright.search.order.heft import schedule_heft
-from meshwright.search.order.list_schedule import ListSchedule, longest_path, order_seconds
+from meshwright.search.order.list_schedule import ListSchedule, order_seconds
 from meshwright.simulate.simulate import simulate
 from synthetic import synthetic_gpt
 

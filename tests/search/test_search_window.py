@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from placement_strategies import EXACT, ROUNDED, instances, least_order, least_step
 
 from meshwright.graph.build import GraphBuilder
-from meshwright.search.bound.window import window_bound
+from meshwright.search.bound.window import longest_path, window_bound
 from meshwright.search.bound.window_solve import (
     ENTRY,
     EXIT,
@@ -21,7 +21,6 @@ from meshwright.search.bound.window_solve import (
     least_seconds,
 )
 from meshwright.search.instance import Instance, make_instance
-from meshwright.search.order.list_schedule import longest_path
 from small import connected
 
 

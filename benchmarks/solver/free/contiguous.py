@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from time import perf_counter
 
+from meshwright.search.method.pipeline.stage.downset import Stages
 from meshwright.search.method.pipeline.stage.problem import SplitProblem
-from meshwright.search.method.pipeline.stage.rise import Stages
 from solver.free.bound import Bounding
 from solver.free.line import line_up
 

@@ -14,8 +14,7 @@ from meshwright.search.method.deploy.analysis import Analysis
 from meshwright.search.method.deploy.evaluate import Evaluator, StrategyEvaluation
 from meshwright.search.method.deploy.option import Strategy
 from meshwright.search.method.deploy.tree.features import FeatureMaker, Features, Singles
-from meshwright.search.method.deploy.tree.prior import Prior
-from meshwright.search.method.deploy.tree.tree import Tree, TreeNode
+from meshwright.search.method.deploy.tree.tree import Prior, Tree, TreeNode
 
 NOISE = 0.25
 """How much of the prior is noise (AlphaZero's)."""

@@ -28,8 +28,7 @@ from meshwright.learn.scene import (
 from meshwright.learn.twin import Twin, stack_features
 from meshwright.search.method.deploy.analysis import Analysis
 from meshwright.search.method.deploy.tree.net import NetworkPrior, Sizes
-from meshwright.search.method.deploy.tree.prior import Prior, uniform_prior
-from meshwright.search.method.deploy.tree.tree import iterations_to_beat
+from meshwright.search.method.deploy.tree.tree import Prior, iterations_to_beat, uniform_prior
 
 KEPT_ROUNDS = 3
 """Examples of so many rounds are trained on; those of older ones are of a worse network."""

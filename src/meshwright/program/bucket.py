@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Bools, Floats, Ints, Longs
+from meshwright.array import Bools, Floats, Ints, Longs, marked
 from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.kernel.disjoint import DisjointSets
@@ -34,19 +34,6 @@ class Buckets:
     is_packed: Bools
     """Of each bucket: whether it has several gradients, which travel one after the other in a
     buffer of their own."""
-
-
-def no_buckets(graph: Graph) -> Buckets:
-    """For plans in which no part has several replicas."""
-    nothing = np.zeros(0, dtype=np.int32)
-    none = np.zeros(0, dtype=np.bool_)
-    return Buckets(
-        of_tensor=np.full(graph.num_tensors, -1, dtype=np.int32),
-        part=nothing,
-        last_op=nothing,
-        of_experts=none,
-        is_packed=none,
-    )
 
 
 def fill_buckets(
@@ -127,6 +114,13 @@ def _bucket_limits(graph: Graph, placement: Placement, plan: Plan, gradients: Lo
     return np.maximum(BUCKET_BYTES, totals / MAX_BUCKETS)
 
 
+def gradient_tensors(graph: Graph) -> Ints:
+    """The partial sums of backward ops that anything of the update phase reads, rising."""
+    source, reader = graph.edges
+    found = graph.tensor_partial[graph.use_tensor] & (graph.phase[source] == Phase.BACKWARD)
+    return np.unique(graph.use_tensor[found & (graph.phase[reader] == Phase.UPDATE)])
+
+
 def reads_updates(graph: Graph) -> bool:
     """Whether anything but an update reads what an update makes."""
     source, reader = graph.edges
@@ -137,8 +131,7 @@ def reads_updates(graph: Graph) -> bool:
 def duplicating_parts(placement: Placement, plan: Plan) -> Bools:
     """For each part whether its replicas run all ops on the whole batch."""
     asked = np.array([part.sync is Sync.DUPLICATE for part in plan.parts])
-    found: Bools = asked & (placement.num_replicas > 1)
-    return found
+    return asked & (placement.num_replicas > 1)
 
 
 def effective_splits(
@@ -180,9 +173,7 @@ def _share_losses(
     uses = np.flatnonzero(may & (split[reader] == Split.NONE) & ~graph.mixes[reader])
     while len(found := uses[partial[graph.use_tensor[uses]]]):
         split[reader[found]] = Split.SUM
-        is_sum = np.zeros(graph.num_ops, dtype=np.bool_)
-        is_sum[reader[found]] = True
-        partial[is_sum[graph.tensor_source]] = True
+        partial |= marked(graph.num_ops, reader[found])[graph.tensor_source]
         uses = uses[split[reader[uses]] == Split.NONE]
 
 

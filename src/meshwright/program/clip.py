@@ -11,7 +11,7 @@ import numpy as np
 
 from meshwright.graph.graph import Phase
 from meshwright.program.collective import Lane
-from meshwright.program.program import INSTRUCTION, PAIR, Kind, Program
+from meshwright.program.program import PAIR, Kind, Program, blank_rows
 
 _BYTES = 8.0
 """One number of double precision."""
@@ -22,9 +22,7 @@ def with_norm(program: Program) -> Program:
     rows, count = program.instructions, program.num_instructions
     is_update = _find_updates(program)
     devices = np.unique(rows["device"][is_update])
-    norms = np.zeros(len(devices), dtype=INSTRUCTION)
-    for name in ("op", "tensor", "peer"):
-        norms[name] = -1
+    norms = blank_rows(len(devices))
     norms["kind"], norms["device"], norms["bytes"] = Kind.ALL_REDUCE, devices, _BYTES
     norms["group"], norms["task"] = len(program.groups), rows["task"].max(initial=-1) + 1
     norms["stream"] = Lane.SYNC * program.num_devices + devices

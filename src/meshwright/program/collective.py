@@ -14,6 +14,7 @@ import numpy as np
 
 from meshwright.array import Floats, Ints, Longs, Records
 from meshwright.graph.graph import Phase, Split
+from meshwright.kernel.row import group_values
 from meshwright.plan.part import Part
 from meshwright.program.expand.expansion import HOLDING, Axis
 from meshwright.program.program import PAIR, Kind, Program
@@ -169,10 +170,9 @@ def order_gathers(work: Work, instance: Longs, turn: Floats, place: Floats) -> R
     placement = work.placement
     found: list[tuple[int, int]] = []
     if work.plan.schedule is not None:
-        by_device: dict[int, list[_Use]] = {}
-        for use in _find_uses(work, instance, turn, place):
-            by_device.setdefault(int(placement.replica_device[use.slot]), []).append(use)
-        for uses in by_device.values():
+        found_uses = _find_uses(work, instance, turn, place)
+        device = placement.replica_device
+        for uses in group_values((int(device[use.slot]), use) for use in found_uses).values():
             found += _order_uses(sorted(uses))
     return np.array(found, dtype=PAIR)
 

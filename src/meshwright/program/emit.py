@@ -22,10 +22,10 @@ from meshwright.program.record import (
     add_buffer,
     add_order,
     add_read,
+    await_whole,
     early_of,
     instance,
     rows_bytes,
-    valid_after,
 )  # fmt: skip
 from meshwright.program.schedule import Action
 
@@ -173,8 +173,7 @@ def _serve_reader(
         )  # fmt: skip
         if target == part and not gathers:
             found = Found(base + q, instance(given, source, m, q))
-            if is_gathered:
-                add_order(made, valid_after(given, t, q, is_gathered), reader)
+            await_whole(given, made, wanted, q, reader)
         elif (has_rows and not wants_whole) or is_summed:
             found = find_rows(given, made, wanted)
         elif gathers:

@@ -19,13 +19,13 @@ from meshwright.program.record import (
     Made,
     Wanted,
     add_buffer,
-    add_order,
     add_read,
+    await_whole,
+    begin_row,
     instance,
     join,
     rows_bytes,
     transfer,
-    valid_after,
 )  # fmt: skip
 
 # Plain numbers, because compiled code stores these in int8 fields.
@@ -234,9 +234,7 @@ def _gather_pieces(
             continue
         if given.slots[first + r].device == wanted.device:
             add_read(made, joined, wanted.base + r)
-            after = valid_after(given, t, r, wanted.is_gathered)
-            if after >= 0:
-                add_order(made, after, joined)
+            await_whole(given, made, wanted, r, joined)
         else:
             piece = size if is_sum else rows_bytes(given, t, piece_high - piece_low)
             brought = transfer(given, made, wanted, r, piece_low, piece_high, piece)
@@ -272,26 +270,16 @@ def _collect_all(given: Given, made: Made, wanted: Wanted) -> None:
     for r in range(wanted.replicas):
         device = given.slots[first + r].device
         if made.writes:
+            kind = _ALL_REDUCE if wanted.is_partial else _ALL_GATHER
+            begin_row(made, start + r, kind, device, t, m, r, len(made.held) + device)
             row = made.instructions[start + r]
-            row.kind = _ALL_REDUCE if wanted.is_partial else _ALL_GATHER
-            row.device = device
-            row.peer = -1
-            row.op = -1
-            row.tensor = t
-            row.microbatch = m
-            row.replica = r
-            row.group = wanted.part
-            row.task = made.counts[TASKS]
-            row.stream = len(made.held) + device
-            row.bytes = size
+            row.group, row.bytes = wanted.part, size
             # One key for all members, so that all devices take collectives in one order.
             place = given.place[first, given.ops[source].action, m]
             row.priority = -(place * (len(given.ops) + 1.0) + given.ops[source].turn)
             row.rows_to = 1.0
         add_read(made, start + r, wanted.base + r)
-        after = valid_after(given, t, r, wanted.is_gathered)
-        if after >= 0:
-            add_order(made, after, start + r)
+        await_whole(given, made, wanted, r, start + r)
         buffer = add_buffer(made, device, start + r, t, size)
         _keep_whole(made, device, Found(buffer, start + r))
     made.counts[INSTRUCTIONS] += wanted.replicas
@@ -315,9 +303,7 @@ def find_copy(given: Given, made: Made, wanted: Wanted) -> Found:
             ):
                 r = each
     if slots[wanted.first + r].device == device:
-        after = valid_after(given, t, r, wanted.is_gathered)
-        if after >= 0:
-            add_order(made, after, wanted.reader)
+        await_whole(given, made, wanted, r, wanted.reader)
         writer = instance(given, given.tensors[t].source, wanted.microbatch, r)
         return Found(wanted.base + r, writer)
     if not _has_whole(made, device):

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.argument import need_one_of
-from meshwright.array import Floats, Ints, Longs, Records
+from meshwright.array import Floats, Longs, Records, marked
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import copy_seconds
 from meshwright.cost.runtime import MESHWRIGHT
@@ -94,10 +94,14 @@ def emit_program(work: Work, cluster: Cluster) -> Program:
     ops, instance = _number_ops(work)
     num_computes = int(instance[-1])
     rank, turn, place = order_ops(work, cluster.num_devices)
-    groups = Groups(_part_groups(work))
+    placement = work.placement
+    parts = range(placement.num_parts)
+    devices = [placement.replica_device[placement.replicas(part)].tolist() for part in parts]
+    groups = Groups(tuple(map(tuple, devices)))
     buckets, own, num_tasks = bucket_rows(work, cluster, groups, turn, place, num_computes)
     rates = [copy_seconds(1.0, cluster.types[name]) / 2 for name in cluster.type_names]
     ops["rank"], ops["turn"] = rank, turn
+    number = {host: place for place, host in enumerate(cluster.hosts)}
     given = Given(
         ops=ops,
         tensors=_number_tensors(work),
@@ -106,7 +110,7 @@ def emit_program(work: Work, cluster: Cluster) -> Program:
         parts=_number_parts(work),
         buckets=buckets,
         copy_seconds=np.array(rates)[cluster.type_of],
-        host=_number_hosts(cluster),
+        host=np.array([number[device.host] for device in cluster.devices], dtype=np.int32),
         seconds=work.seconds,
         place=place,
         is_scheduled=work.plan.schedule is not None,
@@ -127,7 +131,9 @@ def emit_program(work: Work, cluster: Cluster) -> Program:
         made.counts[TASKS] = num_tasks
         if writes:
             emit_computes(given, made)
-            _show_whole(work.graph, made.instructions[:num_computes])
+            computes = made.instructions[:num_computes]
+            is_whole = work.graph.mixes[computes["op"]]  # these have all rows on every replica
+            computes["rows_from"][is_whole], computes["rows_to"][is_whole] = 0.0, 1.0
             show_collectives(
                 work, groups, made.instructions, instance, turn, place, cluster.num_devices
             )
@@ -136,21 +142,6 @@ def emit_program(work: Work, cluster: Cluster) -> Program:
         sizes = made.counts
     gathers = order_gathers(work, instance, turn, place)
     return _assemble(work, cluster, made, buckets, instance, groups, gathers)
-
-
-def _part_groups(work: Work) -> tuple[tuple[int, ...], ...]:
-    """The devices of each part."""
-    placement = work.placement
-    return tuple(
-        tuple(placement.replica_device[placement.replicas(part)].tolist())
-        for part in range(placement.num_parts)
-    )
-
-
-def _show_whole(graph: Graph, computes: Records) -> None:
-    """Let ops that mix samples have all rows, whichever their replica's are."""
-    is_whole = graph.mixes[computes["op"]]
-    computes["rows_from"][is_whole], computes["rows_to"][is_whole] = 0.0, 1.0
 
 
 def _number_ops(work: Work) -> tuple[Records, Longs]:
@@ -191,11 +182,6 @@ def _number_tensors(work: Work) -> Records:
     tensors["fixed_bytes"][:-1] = graph.fixed_tensor_bytes
     tensors["beside"][:-1] = work.tensor_beside
     return tensors
-
-
-def _number_hosts(cluster: Cluster) -> Ints:
-    number = {host: place for place, host in enumerate(cluster.hosts)}
-    return np.array([number[device.host] for device in cluster.devices], dtype=np.int32)
 
 
 def _number_slots(work: Work) -> Records:
@@ -299,6 +285,5 @@ def _state_bytes(work: Work, cluster: Cluster) -> Floats:
     if not work.graph.calls.any():
         return held
     types = [cluster.types[name].library_bytes for name in cluster.type_names]
-    used = np.zeros(cluster.num_devices, dtype=np.bool_)
-    used[work.placement.replica_device] = True
+    used = marked(cluster.num_devices, work.placement.replica_device)
     return held + np.where(used, np.array(types)[cluster.type_of], 0.0)

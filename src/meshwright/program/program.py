@@ -83,6 +83,15 @@ INSTRUCTION = np.dtype(
     align=True,
 )
 
+
+def blank_rows(shape: int | tuple[int, ...]) -> Records:
+    """Instructions that say nothing yet."""
+    rows = np.zeros(shape, INSTRUCTION)
+    for name in ("op", "tensor", "peer", "group", "stream"):
+        rows[name] = -1
+    return rows
+
+
 BUFFER = np.dtype(
     [
         ("device", np.int32),

@@ -220,14 +220,26 @@ def instance(given: Given, op: Int, m: Int, replica: Int) -> Int:
 
 
 @inlined
-def valid_after(given: Given, t: Int, r: Int, is_gathered: Bool) -> Int:
-    """What must have finished, besides its writer, before the buffer on replica `r` is whole."""
-    if not is_gathered:
-        return -1
-    if given.tensors[t].bucket >= 0:
-        return given.buckets[given.tensors[t].bucket].instruction + r
-    source = given.tensors[t].source
-    return instance(given, source, given.ops[source].microbatches - 1, r)
+def await_whole(given: Given, made: Made, wanted: Wanted, r: Int, number: Int) -> None:
+    """An instruction waits for what, besides its writer, makes the buffer on replica `r` whole."""
+    if wanted.is_gathered:
+        source, bucket = given.tensors[wanted.tensor].source, given.tensors[wanted.tensor].bucket
+        if bucket >= 0:
+            add_order(made, given.buckets[bucket].instruction + r, number)
+        else:
+            last = given.ops[source].microbatches - 1
+            add_order(made, instance(given, source, last, r), number)
+
+
+@inlined
+def begin_row(
+    made: Made, number: Int, kind: Int, device: Int, t: Int, m: Int, replica: Int, stream: Int
+) -> None:
+    """Say of an instruction that moves or joins a tensor what all of them have."""
+    row = made.instructions[number]
+    row.kind, row.device, row.stream = kind, device, stream
+    row.tensor, row.microbatch, row.replica = t, m, replica
+    row.op, row.peer, row.group, row.task = -1, -1, -1, made.counts[TASKS]
 
 
 @inlined
@@ -241,17 +253,10 @@ def transfer(
     send = made.counts[INSTRUCTIONS]
     if made.writes:
         for each in range(2):
+            kind, here = (_SEND, origin) if each == 0 else (_RECEIVE, device)
+            begin_row(made, send + each, kind, here, t, m, r, -1)
             row = made.instructions[send + each]
-            row.kind = _SEND if each == 0 else _RECEIVE
-            row.device = origin if each == 0 else device
             row.peer = device if each == 0 else origin
-            row.op = -1
-            row.tensor = t
-            row.microbatch = m
-            row.replica = r
-            row.group = -1
-            row.task = made.counts[TASKS]
-            row.stream = -1
             row.bytes = size
             row.beside_bytes = size * given.tensors[t].beside
             row.rows_from = low
@@ -259,9 +264,7 @@ def transfer(
     made.counts[INSTRUCTIONS] += 2
     made.counts[TASKS] += 1
     add_read(made, send, wanted.base + r)
-    after = valid_after(given, t, r, wanted.is_gathered)
-    if after >= 0:
-        add_order(made, after, send)
+    await_whole(given, made, wanted, r, send)
     last = given.parts[part].last_unit[given.ops[source].action]
     if given.is_scheduled and last >= 0 and last != source:
         add_order(made, instance(given, last, m, r), send)
@@ -277,17 +280,9 @@ def join(
     device, before = wanted.device, wanted.before
     number = made.counts[INSTRUCTIONS]
     if made.writes:
+        replica = made.instructions[before].replica
+        begin_row(made, number, kind, device, wanted.tensor, wanted.microbatch, replica, device)
         row = made.instructions[number]
-        row.kind = kind
-        row.device = device
-        row.peer = -1
-        row.op = -1
-        row.tensor = wanted.tensor
-        row.microbatch = wanted.microbatch
-        row.replica = made.instructions[before].replica
-        row.group = -1
-        row.task = made.counts[TASKS]
-        row.stream = device
         row.seconds = given.copy_seconds[device] * (size + read_size)
         row.priority = made.instructions[before].priority + 0.5
         row.rows_from = low

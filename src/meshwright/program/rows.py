@@ -12,7 +12,7 @@ from meshwright.graph.graph import Phase, Split
 from meshwright.plan.plan import Schedule, Sync
 from meshwright.program.collective import Groups, Lane, teams_of
 from meshwright.program.expand.expansion import Axis
-from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Kind
+from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Kind, blank_rows
 from meshwright.program.record import BUCKET
 from meshwright.program.schedule import Action, order_steps
 from meshwright.program.work import Work
@@ -51,7 +51,12 @@ def _place_actions(work: Work, schedule: Schedule, num_devices: int) -> Floats:
     orders = order_steps(schedule, stages_of, work.stage_seconds)
     place = np.zeros((len(stage_of), 4, work.microbatches))
     stages = range(placement.num_parts)
-    turn_of = stages[::-1] if _updates_backwards(work) else stages
+    # A stage may update copies of weights by a sum that a later stage makes after backward: it must
+    # not come first on a device that has both.
+    source, reader = work.graph.edges
+    is_update, stage = work.action == Action.UPDATE, placement.part_of_op
+    waits = is_update[source] & is_update[reader] & (stage[source] > stage[reader])
+    turn_of = stages[::-1] if waits.any() else stages
     for slots, steps in zip(slots_on, orders, strict=True):
         slot_of = {int(stage_of[slot]): slot for slot in slots}
         for number, step in enumerate(steps):
@@ -59,16 +64,6 @@ def _place_actions(work: Work, schedule: Schedule, num_devices: int) -> Floats:
         for slot in slots:
             place[slot, Action.UPDATE, 0] = len(steps) + turn_of[int(stage_of[slot])]
     return place
-
-
-def _updates_backwards(work: Work) -> bool:
-    """Whether a stage updates copies of weights by a sum that a later stage makes after backward,
-    so that it must not come first on a device that has both."""
-    source, reader = work.graph.edges
-    is_update = work.action == Action.UPDATE
-    stage = work.placement.part_of_op
-    found = is_update[source] & is_update[reader] & (stage[source] > stage[reader])
-    return bool(found.any())
 
 
 def bucket_rows(
@@ -134,8 +129,7 @@ def _sync_rows(
 ) -> Records:
     """All-reduce, or sends to the replica that serves, a sum there and a broadcast."""
     replicas, others = len(devices), len(devices) - 1
-    rows = np.zeros(replicas + (2 * others + 1 if server >= 0 else 0), INSTRUCTION)
-    rows["op"] = rows["tensor"] = rows["peer"] = rows["group"] = -1
+    rows = blank_rows(replicas + (2 * others + 1 if server >= 0 else 0))
     rows["rows_to"] = 1.0
     rows["bytes"] = bucket["bytes"]
     collective = rows[:replicas]
@@ -153,7 +147,6 @@ def _sync_rows(
         receives["device"], receives["peer"] = devices[server], devices[senders]
         sends["replica"] = receives["replica"] = senders
         sends["task"] = receives["task"] = task + 1 + np.arange(others)
-        sends["stream"] = receives["stream"] = -1
         total = rows[-1:]
         total["kind"] = Kind.SUM
         # On the stream of collectives: it must not hold up the server's own backward.

@@ -13,14 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from meshwright.array import Floats, Ints, Longs
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import OP_SIZES, Graph, Split
 from meshwright.plan.check import Placement
 from meshwright.plan.plan import Sync
-from meshwright.program.bucket import Buckets
 from meshwright.program.schedule import Action
 from meshwright.program.work import Work
 
@@ -39,6 +37,7 @@ def merge_units(work: Work) -> Work:
     }
     workspace, whole_workspace = _unit_workspace(work, unit_of, num_units)
     sums |= dict.fromkeys(_UNKNOWN, np.zeros(num_units))
+    is_split = np.bincount(unit_of, weights=work.split != Split.NONE, minlength=num_units) > 0
     coarse = Graph(
         name=graph.name,
         batch=graph.batch,
@@ -47,7 +46,7 @@ def merge_units(work: Work) -> Work:
         module=("",) * num_units,
         precision=tuple(graph.precision[op] for op in first_op.tolist()),
         phase=graph.phase[first_op],
-        split=_unit_splits(work, unit_of, num_units),
+        split=np.where(is_split, Split.BATCH, Split.NONE).astype(np.int8),
         group=np.full(num_units, -1, dtype=np.int32),
         partner=_unit_partners(work, first_op),
         workspace_bytes=workspace,
@@ -69,12 +68,8 @@ def merge_units(work: Work) -> Work:
         tensor_beside=beside,
         action=work.action[first_op],
         segment=work.segment[first_op],
-        buckets=Buckets(
-            of_tensor=bucket_of_tensor,
-            part=work.buckets.part,
-            last_op=unit_of[work.buckets.last_op],
-            of_experts=work.buckets.of_experts,
-            is_packed=work.buckets.is_packed,
+        buckets=replace(
+            work.buckets, of_tensor=bucket_of_tensor, last_op=unit_of[work.buckets.last_op]
         ),
         seconds=seconds,
         seconds_start=start,
@@ -126,12 +121,6 @@ def _unit_name(work: Work, op: int) -> str:
     name = f"stage {stage} {Action(int(work.action[op])).name.lower()}"
     segment = work.segment[op]
     return f"{name} {segment} ({work.graph.op_names[op]})"
-
-
-def _unit_splits(work: Work, unit_of: Ints, num_units: int) -> npt.NDArray[np.int8]:
-    """A unit is split with the batch when any of its ops is."""
-    is_split = np.bincount(unit_of, weights=work.split != Split.NONE, minlength=num_units) > 0
-    return np.where(is_split, Split.BATCH, Split.NONE).astype(np.int8)
 
 
 def _unit_partners(work: Work, first_op: Ints) -> Ints:

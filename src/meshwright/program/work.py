@@ -1,4 +1,10 @@
-"""What is to be lowered: a checked plan with every op's time, action and gradient bucket."""
+"""What is to be lowered: a checked plan with every op's time, action and gradient bucket.
+
+The plan's step is expanded first: by shards by features and by tokens, tokens that travel to
+experts and what replicas say about batch norm, then by what is computed again, then by what ZeRO
+divides. In this order, because a member computes its own shards again, with what it said to the
+others meanwhile, and gathers weights for both times.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -6,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Bools, Floats, Ints
-from meshwright.cluster.cluster import Cluster
-from meshwright.cost.compute import host_seconds, op_seconds
+from meshwright.cluster.cluster import Cluster, DeviceType
+from meshwright.cost.compute import estimated_seconds, host_seconds, measured_seconds, op_seconds
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.check import Placement
 from meshwright.plan.plan import Plan, Schedule, ScheduleKind
@@ -15,13 +21,15 @@ from meshwright.program.bucket import (
     Buckets,
     effective_splits,
     fill_buckets,
-    no_buckets,
     segment_ops,
 )
-from meshwright.program.expand.expand import expand
-from meshwright.program.expand.expansion import HOLDING, Expansion
-from meshwright.program.expand.expert import is_expert_gradient
-from meshwright.program.measured import carry_measured
+from meshwright.program.expand.context import divide_tokens
+from meshwright.program.expand.expansion import HOLDING, Expansion, unexpanded
+from meshwright.program.expand.expert import divide_experts, is_expert_gradient
+from meshwright.program.expand.recompute import recompute
+from meshwright.program.expand.shard import shard
+from meshwright.program.expand.synchronise import synchronise
+from meshwright.program.expand.zero import divide_state
 from meshwright.program.schedule import Action, StageSeconds
 from meshwright.program.untie import untie
 
@@ -82,12 +90,9 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
     scatters = np.isin(expansion.axis, HOLDING)
     is_fixed = scatters | (graph.split == Split.NONE)
     workspace = graph.workspace_bytes * np.where(is_fixed, 1.0, 1 / microbatches)
-    is_replicated = placement.num_parts < len(placement.replica_device)
-    buckets = no_buckets(graph)
-    if is_replicated:
-        of_experts = is_expert_gradient(expansion, plan.parts)
-        buckets = fill_buckets(graph, placement, plan, scatters, of_experts)
-        partial[of_experts & (buckets.of_tensor < 0)] = False  # nobody else has any of it
+    of_experts = is_expert_gradient(expansion, plan.parts)
+    buckets = fill_buckets(graph, placement, plan, scatters, of_experts)
+    partial[of_experts & (buckets.of_tensor < 0)] = False  # nobody else has any of it
     return Work(
         expansion=expansion,
         graph=graph,
@@ -98,7 +103,7 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
         tensor_beside=np.zeros(graph.num_tensors),
         action=action,
         segment=segment_ops(graph, placement, buckets)
-        if is_replicated and plan.schedule
+        if plan.schedule
         else np.zeros(graph.num_ops, dtype=np.int32),
         buckets=buckets,
         seconds=seconds,
@@ -204,3 +209,48 @@ def _find_actions(
             is_awaited[first] |= is_awaited[second] or part[first] != part[second]
     action[np.array(is_backward) & ~np.array(is_awaited)] = Action.WEIGHT
     return action
+
+
+def expand(graph: Graph, placement: Placement, plan: Plan) -> Expansion:
+    """What one device of every part runs."""
+    expansion = unexpanded(graph, placement)
+    if plan.is_plain:
+        return synchronise(expansion, plan)
+    expansion = divide_tokens(shard(expansion, graph, plan), graph, plan)
+    expansion = synchronise(divide_experts(expansion, plan), plan)
+    expansion = recompute(expansion, graph, plan)
+    return divide_state(expansion, graph, plan)
+
+
+def carry_measured(expansion: Expansion, graph: Graph, cluster: Cluster) -> Expansion:
+    """Time shards of measured ops in proportion to what models of times say of both.
+
+    Layers are priced by the same rule (`cost.layer.seconds`), so that a plan takes as long op by op
+    as by layer. `graph`: the planned one, whose measured times are of whole ops.
+    """
+    if not graph.seconds or expansion.graph is graph:
+        return expansion
+    seconds = dict(expansion.graph.seconds)
+    for name, device_type in cluster.types.items():
+        seconds[name] = _shard_seconds(expansion, graph, device_type)
+    return replace(expansion, graph=replace(expansion.graph, seconds=seconds))
+
+
+def _shard_seconds(expansion: Expansion, graph: Graph, device_type: DeviceType) -> Floats:
+    """By op of the expansion its measured time, its shard's, or NaN."""
+    divided, batch = expansion.graph, graph.batch
+    known = measured_seconds(divided, device_type, batch)
+    whole = measured_seconds(graph, device_type, batch)
+    own = np.full(divided.num_ops, np.nan) if known is None else known
+    if whole is None:
+        return own
+    is_shard = np.isnan(own) & (expansion.origin >= 0) & ~np.isnan(whole[expansion.origin])
+    if not is_shard.any():
+        return own
+    origin = expansion.origin[is_shard]
+    of_whole = estimated_seconds(graph, device_type, batch)[origin]
+    share = estimated_seconds(divided, device_type, batch)[is_shard]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(of_whole > 0, share / of_whole, 1.0)
+    own[is_shard] = whole[origin] * share
+    return own

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshwright.array import Floats, Ints, Records
+from meshwright.array import Floats, Ints, Records, sum_by, sum_rows
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
 from meshwright.graph.build import topological_order
@@ -108,10 +108,6 @@ def make_instance(graph: Graph, cluster: Cluster) -> Instance:
     source, target, size = _all_edges(graph)
     out_edges, out_start = edges_by(source, target, size, graph.num_ops)
     in_edges, in_start = edges_by(target, source, size, graph.num_ops)
-    columns = [
-        np.bincount(unit_of, weights=seconds[:, kind], minlength=num_units)
-        for kind in range(len(types))
-    ]
     return Instance(
         graph=graph,
         cluster=cluster,
@@ -126,10 +122,8 @@ def make_instance(graph: Graph, cluster: Cluster) -> Instance:
         unit_of=unit_of,
         unit_start=unit_start,
         unit_ops=unit_ops,
-        unit_seconds=np.stack(columns, axis=1),
-        unit_bytes=np.bincount(unit_of, weights=held_bytes(graph), minlength=num_units).astype(
-            np.float64
-        ),
+        unit_seconds=sum_rows(unit_of, seconds, num_units),
+        unit_bytes=sum_by(unit_of, held_bytes(graph), num_units),
     )
 
 
@@ -215,8 +209,7 @@ def mean_device_seconds(instance: Instance) -> Floats:
     counts = np.bincount(instance.type_of, minlength=instance.seconds.shape[1])
     can_run = np.isfinite(instance.seconds)
     total = np.where(can_run, instance.seconds, 0.0) @ counts
-    mean: Floats = total / np.maximum(can_run @ counts, 1)
-    return mean
+    return total / np.maximum(can_run @ counts, 1)
 
 
 def mean_type_seconds(seconds: Floats) -> Floats:

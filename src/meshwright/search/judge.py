@@ -42,6 +42,12 @@ class Verdict:
         """Smaller is better: what fits first, then what is faster."""
         return self.missing_bytes, self.step_seconds
 
+    def beats(self, other: "Verdict", gain: float) -> bool:
+        """Whether it lacks less, or lacks as much and is faster by more than a part of the time."""
+        if self.missing_bytes != other.missing_bytes:
+            return self.missing_bytes < other.missing_bytes
+        return self.step_seconds < other.step_seconds * (1 - gain)
+
 
 def try_plan(
     graph: Graph, cluster: Cluster, plan: Plan, sharing: str = "fair", granularity: str = "op"

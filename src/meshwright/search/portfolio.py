@@ -32,8 +32,8 @@ from meshwright.search.check import (
 from meshwright.search.claim import Claim
 from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Incumbent
-from meshwright.search.method.bandwidth.joint.answer import allocate_plan, explain_nothing
-from meshwright.search.method.deploy.tree.prior import Prior
+from meshwright.search.method.bandwidth.joint.joint import allocate_plan, explain_nothing
+from meshwright.search.method.deploy.tree.tree import Prior
 from meshwright.search.method.name import ENTRIES, LAYERED, SEARCHES
 from meshwright.search.method.table import ALLOCATING, METHODS, Method
 from meshwright.search.pool.engine import Engine

@@ -21,7 +21,7 @@ from meshwright.search.check import AnyScope
 from meshwright.search.clock import Clock
 from meshwright.search.instance import Instance, make_instance
 from meshwright.search.judge import Verdict, try_plan
-from meshwright.search.method.deploy.tree.prior import Prior
+from meshwright.search.method.deploy.tree.tree import Prior
 from meshwright.search.order.heft import schedule_heft
 from meshwright.search.pool.engine import Engine
 

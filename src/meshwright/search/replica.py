@@ -31,5 +31,4 @@ def divide_batch(batch: float, speed: Floats) -> Floats:
     left = round(batch - samples.sum())
     order = np.argsort(-(shares * batch - samples), kind="stable")
     samples[order[:left]] += 1
-    divided: Floats = samples / batch
-    return divided
+    return samples / batch

@@ -17,7 +17,7 @@ from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.interpreter import module_command
 from meshwright.search.bound.window import window_bound
 from meshwright.search.instance import make_instance
-from meshwright.search.method.pipeline.map.warm import compile_mapping
+from meshwright.search.method.pipeline.map.solve import compile_mapping
 from meshwright.search.method.pipeline.pipeline import warm_clusters, warm_splits
 from meshwright.search.method.placement.level_search import search_rounds
 from meshwright.search.order.heft import schedule_heft

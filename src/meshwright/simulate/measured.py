@@ -13,11 +13,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from meshwright.array import Bools, Floats, Ints, Longs
+from meshwright.array import Floats, Ints, Longs
 from meshwright.errors import InputError, quoted
 from meshwright.program.program import Kind, Program, StreamRule
 from meshwright.simulate.run_file import read_fields, write_fields
-from meshwright.simulate.tasks import FlowNetwork
+from meshwright.simulate.tasks import FlowNetwork, chain_rows
 from meshwright.simulate.timeline import Timeline
 
 
@@ -153,24 +153,15 @@ def check_run_fits(program: Program, run: Run) -> None:
 def _task_edges(program: Program) -> tuple[Longs, Longs]:
     """Pairs of tasks of which the first finishes before the second starts, whatever the times."""
     rows, reads, orders = program.instructions, program.reads, program.orders
-    chain = _chains(program, program.stream_rule == StreamRule.ORDER, -rows["priority"])
+    streamed = np.flatnonzero(rows["stream"] >= 0)
+    streamed = streamed[program.stream_rule[rows["stream"][streamed]] == StreamRule.ORDER]
+    orders = np.concatenate((orders, chain_rows(program, streamed, -rows["priority"])))
     task = rows["task"].astype(np.int64)
-    first = np.concatenate(
-        (task[program.buffers["writer"][reads["second"]]], task[orders["first"]], task[chain[0]])
-    )
-    second = np.concatenate((task[reads["first"]], task[orders["second"]], task[chain[1]]))
+    writer = program.buffers["writer"][reads["second"]]
+    first = np.concatenate((task[writer], task[orders["first"]]))
+    second = np.concatenate((task[reads["first"]], task[orders["second"]]))
     is_pair = first != second
     return first[is_pair], second[is_pair]
-
-
-def _chains(program: Program, takes: Bools, key: Floats) -> tuple[Longs, Longs]:
-    """Each instruction and the next of its stream by a rising key, for the streams it takes."""
-    stream = program.instructions["stream"]
-    rows = np.flatnonzero(stream >= 0)
-    rows = rows[takes[stream[rows]]]
-    rows = rows[np.lexsort((key[rows], stream[rows]))]
-    is_next = stream[rows[1:]] == stream[rows[:-1]]
-    return rows[:-1][is_next], rows[1:][is_next]
 
 
 def _topological_places(first: Longs, second: Longs, num_tasks: int) -> Longs:
@@ -247,11 +238,11 @@ def _latest_predecessors(
     Clocks may disagree on what came first, so only a task that finished before counts: causes never
     go in a circle.
     """
-    everywhere = np.ones(len(program.stream_rule), dtype=np.bool_)
-    task = program.instructions["task"].astype(np.int64)
-    chain = _chains(program, everywhere, start)
-    first = np.concatenate((first, task[chain[0]]))
-    second = np.concatenate((second, task[chain[1]]))
+    rows = program.instructions
+    task = rows["task"].astype(np.int64)
+    chain = chain_rows(program, np.flatnonzero(rows["stream"] >= 0), start)
+    first = np.concatenate((first, task[chain["first"]]))
+    second = np.concatenate((second, task[chain["second"]]))
     rank = np.empty(len(end), dtype=np.int64)
     rank[np.lexsort((turn, end))] = np.arange(len(end))
     is_before = rank[first] < rank[second]

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,7 +21,7 @@ from meshwright.cost.collective import (
 )
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.limit import Limits, spread_transfers
-from meshwright.kernel.row import gather_rows
+from meshwright.kernel.row import follow_lines, gather_rows
 from meshwright.program.program import PAIR, Kind, Program, StreamRule
 from meshwright.simulate.allocation import find_limits
 from meshwright.simulate.edge import count_edges, fill_edges, set_tasks
@@ -99,10 +100,10 @@ def prepare_engine(program: Program, cluster: Cluster, sharing: str) -> EngineIn
     else:
         classes = _pair_classes(cluster, limits, routes[2])
     if num_collective:
-        models = _Models(program, cluster, limits)
+        models = Models(program, cluster, limits)
         classes += _time_collectives(program, models, tasks, flow_bytes, sharing, len(classes))
     writer_of = np.ascontiguousarray(program.buffers["writer"])
-    chains = _chain_rows(program, ordered[:num_ordered])
+    chains = chain_rows(program, ordered[:num_ordered], -rows["priority"])
     edges = (task_of, writer_of, program.reads, program.orders, chains, tasks)
     following = np.empty(count_edges(*edges), np.int32)
     fill_edges(*edges, following)
@@ -191,14 +192,11 @@ def _pair_classes(cluster: Cluster, limits: Limits | None, pairs: Ints) -> list[
     return classes
 
 
-def _chain_rows(program: Program, rows: Ints) -> Records:
-    """For streams that run in order: each instruction and the next one of its stream."""
-    stream = program.instructions["stream"][rows]
-    order = np.lexsort((-program.instructions["priority"][rows], stream))
-    rows, stream = rows[order], stream[order]
-    is_next = stream[1:] == stream[:-1]
-    chains = np.empty(np.count_nonzero(is_next), PAIR)
-    chains["first"], chains["second"] = rows[:-1][is_next], rows[1:][is_next]
+def chain_rows(program: Program, rows: Any, key: Floats) -> Records:
+    """Of some instructions of streams each and the next of its stream, by a rising key."""
+    first, second = follow_lines(program.instructions["stream"][rows], key[rows])
+    chains = np.empty(len(first), PAIR)
+    chains["first"], chains["second"] = rows[first], rows[second]
     return chains
 
 
@@ -213,7 +211,7 @@ def _make_streams(program: Program, queued: Longs) -> Records:
 
 def _time_collectives(
     program: Program,
-    models: "_Models",
+    models: "Models",
     tasks: Records,
     flow_bytes: Floats,
     sharing: str,
@@ -252,7 +250,7 @@ _FLOWS: WeakKeyDictionary[Cluster, dict[tuple[int, ...], FlowClass]] = WeakKeyDi
 """Of pairs of devices, likewise."""
 
 
-class _Models:
+class Models:
     """The collectives of a program, each kind and group priced once."""
 
     def __init__(self, program: Program, cluster: Cluster, limits: Limits | None) -> None:

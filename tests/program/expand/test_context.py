@@ -26,11 +26,10 @@ from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
-from meshwright.program.expand.expand import expand
 from meshwright.program.expand.expansion import Axis, Expansion, Owned
 from meshwright.program.lower import emit_program, lower
 from meshwright.program.program import Kind
-from meshwright.program.work import prepare_work
+from meshwright.program.work import expand, prepare_work
 from meshwright.simulate.simulate import run_program
 from small import connected
 

@@ -21,11 +21,10 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Role
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Part, Plan, Recompute, Sync
-from meshwright.program.expand.expand import expand
 from meshwright.program.expand.expansion import Axis, Expansion
 from meshwright.program.lower import emit_program
 from meshwright.program.program import Kind, Program
-from meshwright.program.work import prepare_work
+from meshwright.program.work import expand, prepare_work
 from small import connected
 
 LAYERS, EXPERTS, BATCH = 3, 4, 4

@@ -20,13 +20,13 @@ from meshwright.graph.graph import Graph, Phase, Split, read_graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Part, Plan, Recompute
-from meshwright.program.expand.expand import expand
 from meshwright.program.expand.expansion import Axis, Expansion, Owned, unexpanded
 from meshwright.program.expand.recompute import SUFFIX as AGAIN
 from meshwright.program.expand.recompute import recompute
 from meshwright.program.expand.region import find_regions
 from meshwright.program.expand.rewrite import Rewrite
 from meshwright.program.program import Kind
+from meshwright.program.work import expand
 from meshwright.zoo.shipped import FOLDER, SUFFIX
 from small import connected
 
@@ -318,9 +318,10 @@ def with_collectives(graph: Graph, before: Expansion) -> Expansion:
         else:
             (tensor,) = graph.outputs[op].tolist()
             kind, place = Kind.REDUCE_SCATTER, op + 0.5
-        readers = [op] if kind is Kind.ALL_GATHER else rewrite.readers(tensor)
-        added = rewrite.add_collective(kind, Axis.TENSOR, op, place)
-        rewrite.reads[added] = [tensor]
+        readers = [each for each, reads in enumerate(rewrite.reads) if tensor in reads]
+        if kind is Kind.ALL_GATHER:
+            readers = [op]
+        added = rewrite.add_collective(kind, Axis.TENSOR, op, place, [tensor])
         moved = rewrite.like(tensor, added)
         rewrite.tensors[tensor]["held"] = int(
             Owned.ROWS if kind is Kind.ALL_GATHER else Owned.TERMS

@@ -35,11 +35,11 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import ProductCut, Role
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Part, Plan, Recompute
-from meshwright.program.expand.expand import expand
 from meshwright.program.expand.expansion import Axis, Expansion, Owned, unexpanded
 from meshwright.program.expand.member import find_members
 from meshwright.program.expand.shard import shard
 from meshwright.program.program import Kind
+from meshwright.program.work import expand
 from meshwright.zoo.shipped import FOLDER, SUFFIX
 from small import connected
 

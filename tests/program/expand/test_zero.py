@@ -23,12 +23,11 @@ from meshwright.plan.check import resolve
 from meshwright.plan.part import Recompute
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, Sync
 from meshwright.program.bucket import fill_buckets
-from meshwright.program.expand.expand import expand
 from meshwright.program.expand.expansion import Axis, Expansion, unexpanded
-from meshwright.program.expand.gather import find_spans
 from meshwright.program.expand.rewrite import Rewrite
-from meshwright.program.expand.zero import divide_state
+from meshwright.program.expand.zero import divide_state, find_spans
 from meshwright.program.program import Kind
+from meshwright.program.work import expand
 from meshwright.units import MIB
 from meshwright.zoo.shipped import read_shipped
 from small import connected

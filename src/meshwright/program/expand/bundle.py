@@ -11,13 +11,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from meshwright.array import Ints, Longs
+from meshwright.array import Ints, Longs, marked
 from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.stack.find import find_layers
+from meshwright.kernel.row import group_values, sum_values
 from meshwright.plan.part import Part
-from meshwright.program.bucket import reads_updates
+from meshwright.program.bucket import gradient_tensors, reads_updates
 from meshwright.program.expand.expansion import Expansion
 
 Item = TypeVar("Item")
@@ -64,9 +65,7 @@ def find_weights(expansion: Expansion) -> BundledWeights:
     of_update = {op: _weights_of(graph, of_op, op, tensors) for op, tensors in gradients.items()}
     of_op[list(of_update)] = list(of_update.values())
     touches = (of_op >= 0) & ~expansion.is_collective & (graph.phase != Phase.UPDATE)
-    users: dict[int, list[int]] = {}
-    for op in np.flatnonzero(touches).tolist():
-        users.setdefault(int(of_op[op]), []).append(op)
+    users = group_values((int(of_op[op]), op) for op in np.flatnonzero(touches).tolist())
     share = _parameter_bytes(graph, gradients, of_update, of_op, users)
     by_part: dict[int, list[Update]] = {}
     for op, tensors in gradients.items():
@@ -113,8 +112,7 @@ def _find_gradients(expansion: Expansion) -> dict[int, tuple[int, ...]]:
     graph = expansion.graph
     source, reader = graph.edges
     is_update = graph.phase == Phase.UPDATE
-    adds = np.zeros(graph.num_ops, dtype=np.bool_)
-    adds[source[is_update[source] & is_update[reader]]] = True
+    adds = marked(graph.num_ops, source[is_update[source] & is_update[reader]])
     found = (
         ~adds[reader]
         & graph.tensor_partial[graph.use_tensor]
@@ -146,13 +144,10 @@ def _parameter_bytes(
     A gradient is as large as the weights where the graph gives these no size.
     """
     size = {op: float(graph.tensor_bytes[list(each)].sum()) for op, each in gradients.items()}
-    total: dict[int, float] = {}
-    for op, number in of_update.items():
-        total[number] = total.get(number, 0.0) + size[op]
     known = {tensor for each in gradients.values() for tensor in each}
-    for tensor in _summed_gradients(graph) - known:
-        number = int(of_op[graph.tensor_source[tensor]])
-        total[number] = total.get(number, 0.0) + float(graph.tensor_bytes[tensor])
+    others = sorted(set(gradient_tensors(graph).tolist()) - known)
+    owned = [(int(of_op[graph.tensor_source[t]]), float(graph.tensor_bytes[t])) for t in others]
+    total = sum_values([*((number, size[op]) for op, number in of_update.items()), *owned])
     held = {number: float(graph.parameter_bytes[ops].sum()) for number, ops in users.items()}
     return {
         op: size[op] * _item_ratio(held[number] / total[number])
@@ -169,13 +164,6 @@ def _item_ratio(ratio: float) -> float:
     """
     is_known = ratio <= 1 or any(math.isclose(ratio, each) for each in (2.0, 4.0))
     return ratio if is_known else 1.0
-
-
-def _summed_gradients(graph: Graph) -> set[int]:
-    """The gradients that anything of the update phase reads."""
-    source, reader = graph.edges
-    found = graph.tensor_partial[graph.use_tensor] & (graph.phase[source] == Phase.BACKWARD)
-    return set(graph.use_tensor[found & (graph.phase[reader] == Phase.UPDATE)].tolist())
 
 
 def make_bundles(
@@ -221,10 +209,7 @@ def join(items: Sequence[Item], sizes: Sequence[float], limit: float) -> list[tu
 
 def gather_by(items: Sequence[Item], keys: Sequence[Hashable]) -> list[tuple[Item, ...]]:
     """Items with equal keys, in the order of the first of each."""
-    found: dict[Hashable, list[Item]] = {}
-    for item, key in zip(items, keys, strict=True):
-        found.setdefault(key, []).append(item)
-    return [tuple(each) for each in found.values()]
+    return [tuple(each) for each in group_values(zip(keys, items, strict=True)).values()]
 
 
 def _layers(graph: Graph) -> Ints | None:

@@ -17,15 +17,14 @@ Llama 3 Herd of Models", section 3.3.2), or that travel (`meshwright.program.exp
 Sizes are those that layers are priced by (`meshwright.cost.layer`).
 """
 
-from typing import Any
-
 import numpy as np
 
+from meshwright.array import marked
 from meshwright.errors import InputError, quoted
-from meshwright.graph.graph import Bools, Graph, Phase, Split
+from meshwright.graph.graph import Bools, Graph, Phase
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.product import attends, key_bytes
-from meshwright.graph.stack.stack import ProductCut, Role, Stack
+from meshwright.graph.stack.stack import Role, Stack
 from meshwright.plan.plan import Keys, Part, Plan
 from meshwright.program.expand.expansion import Axis, Expansion, Owned
 from meshwright.program.expand.member import Members, find_members
@@ -150,15 +149,10 @@ class _Tokens:
 
     def _hold(self, tensor: int) -> None:
         """Let members have their rows of a tensor."""
-        source = int(self.rewrite.tensors[tensor]["source"])
-        self.rewrite.tensors[tensor].update(
-            rows=True, **self._row_bytes(tensor, self._part(source))
-        )
-
-    def _row_bytes(self, tensor: int, part: Part) -> dict[str, float]:
-        fixed = float(self.graph.fixed_tensor_bytes[tensor])
+        row, fixed = self.rewrite.tensors[tensor], float(self.graph.fixed_tensor_bytes[tensor])
         grown = float(self.graph.tensor_bytes[tensor]) - fixed
-        return {"bytes": fixed + grown / part.context, "fixed_bytes": fixed}
+        size = fixed + grown / self._part(int(row["source"])).context
+        row.update(rows=True, bytes=size, fixed_bytes=fixed)
 
     def _arrive(self, op: int, tensor: int) -> int:
         """The tensor that an op reads in place of one that may come from another part's team."""
@@ -209,16 +203,9 @@ class _Tokens:
             self._sliced[key] = self.rewrite.like(tensor, new, rows=True, bytes=size)
         return self._sliced[key]
 
-    def _add(
-        self, kind: Kind, op: int, name: str, place: float, tensors: list[int], **changed: Any
-    ) -> int:
+    def _add(self, kind: Kind, op: int, name: str, place: float, tensors: list[int]) -> int:
         axis = Axis.NONE if kind == Kind.COMPUTE else Axis.CONTEXT
-        new = self.rewrite.add_collective(
-            kind, axis, op, place, group=-1, role=int(Role.WHOLE), cut=int(ProductCut.NONE),
-            op_names=name, split=int(Split.BATCH), **changed,
-        )  # fmt: skip
-        self.rewrite.reads[new] = list(tensors)
-        return new
+        return self.rewrite.add_collective(kind, axis, op, place, tensors, name)
 
     def _key_bytes(self, op: int, rows: list[int]) -> float:
         """All keys and values that attention reads."""
@@ -284,14 +271,8 @@ class _Tokens:
             self._waits.setdefault(reader, []).append(rows)
 
     def _order(self, op: int) -> list[int]:
-        """A tensor without bytes that makes the second gather of keys wait for the gradient that
-        their reader reads."""
-        for each in self._inputs(op):
-            source = int(self.graph.tensor_source[each])
-            is_here = self.before.part_of_op[source] == self.before.part_of_op[op]
-            if is_here and self.graph.phase[source] == self.graph.phase[op]:
-                return [self.rewrite.add_tensor(source, 0.0, 0.0)]
-        return []
+        """What makes the second gather of keys wait for the gradient that their reader reads."""
+        return self.rewrite.add_order(op, self._inputs(op), self.before.part_of_op)
 
     def _describe(self) -> None:
         """Set the sizes of ops as they are on a member's tokens."""
@@ -314,9 +295,8 @@ class _Tokens:
     def _works_on_sequence(self) -> Bools:
         """By op: whether members of its tensor team divide its rows."""
         graph, rows = self.graph, self.before.held == Owned.ROWS
-        near = np.zeros(graph.num_ops, dtype=np.bool_)
-        near[graph.use_op[rows[graph.use_tensor]]] = True
-        near[graph.tensor_source[rows]] = True
+        near = marked(graph.num_ops, graph.use_op[rows[graph.use_tensor]])
+        near |= marked(graph.num_ops, graph.tensor_source[rows])
         found: Bools = near & (self.before.role == Role.WHOLE)
         return found
 

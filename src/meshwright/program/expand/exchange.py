@@ -5,12 +5,11 @@ Collectives and slices are added to a rewrite, each once for all ops that need t
 needs is decided in `meshwright.program.expand.shard`.
 """
 
-from collections import Counter
 from typing import Any
 
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Phase, Split
-from meshwright.graph.stack.stack import ProductCut, Role, Stack
+from meshwright.graph.stack.stack import Role, Stack
 from meshwright.plan.plan import Part, Plan
 from meshwright.program.expand.expansion import Axis, Expansion, Owned
 from meshwright.program.expand.member import Members
@@ -37,7 +36,6 @@ class TeamExchange:
         self._gathered: dict[tuple[int, int, bool], int] = {}  # of rows, by part and whether again
         self._sliced: dict[tuple[int, int], int] = {}  # of a whole tensor, by part: rows of it
         self._words: dict[int, int] = {}  # of what a softmax makes: the team's last word on it
-        self._names: Counter[str] = Counter()
 
     def inputs(self, op: int) -> list[int]:
         """The tensors that an op reads in the planned graph."""
@@ -163,14 +161,8 @@ class TeamExchange:
         tensors: list[int],
         **changed: Any,
     ) -> int:
-        number = self._names[name]
-        self._names[name] += 1
-        new = self.rewrite.add_collective(
-            kind, axis, op, place, group=-1, role=int(Role.WHOLE), cut=int(ProductCut.NONE),
-            op_names=f"{name}.{number}" if number else name, **changed,
-        )  # fmt: skip
-        self.rewrite.reads[new] = list(tensors)
-        return new
+        name = self.rewrite.number_name(name)
+        return self.rewrite.add_collective(kind, axis, op, place, tensors, name, **changed)
 
     def _make(self, tensor: int, source: int, held: Owned, part: Part, **changed: Any) -> int:
         """What a new op makes of a tensor."""
@@ -206,22 +198,13 @@ class TeamExchange:
             is_here = self.part_of_op[made] == self.part_of_op[op] and not is_again
             place = self.rewrite.place[source] if is_here else op + _BEFORE
             new = self._collective(Kind.ALL_GATHER, op, tensor, place)
-            if is_again:
-                self._wait(op, new)
+            if is_again:  # after the gradient that its reader reads
+                order = self.rewrite.add_order(op, self.inputs(op), self.part_of_op)
+                self.rewrite.reads[new] += order
             self._gathered[key] = self._make(tensor, new, Owned.WHOLE, self.part(op))
         if is_again:
             self.again.append((op, self._source(self._gathered[key])))
         return self._gathered[key]
-
-    def _wait(self, op: int, collective: int) -> None:
-        """Let what is gathered again wait for the gradient that its reader reads."""
-        for each in self.inputs(op):
-            source = int(self.graph.tensor_source[each])
-            is_here = self.part_of_op[source] == self.part_of_op[op]
-            if is_here and self.graph.phase[source] == self.graph.phase[op]:
-                order = self.rewrite.add_tensor(source, 0.0, 0.0)
-                self.rewrite.reads[collective].append(order)
-                return
 
     def _slice(self, op: int, tensor: int, held: Owned = Owned.ROWS) -> int:
         """A member's rows, or features, of a tensor that it has all of, cut in the part of an op.
@@ -283,7 +266,6 @@ class TeamExchange:
         size = float(self.members.loss_bytes[op])
         name = f"{self.graph.op_names[op]}.all_reduce"
         for _ in range(count):
-            new = self._add(Kind.ALL_REDUCE, Axis.TENSOR, op, name, place, known,
-                            split=int(Split.BATCH))  # fmt: skip
+            new = self._add(Kind.ALL_REDUCE, Axis.TENSOR, op, name, place, known)
             known = [self.rewrite.add_tensor(new, size, 0.0)]
         return known[0]

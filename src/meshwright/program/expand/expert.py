@@ -14,14 +14,13 @@ tokens of all these replicas, and are synchronised only among replicas that hold
 All-to-alls are named after the op whose tensor they move, `<op>.all_to_all`.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Bools, Phase
-from meshwright.graph.stack.stack import ProductCut, Role
+from meshwright.graph.stack.stack import Role
 from meshwright.plan.part import Part, Sync
 from meshwright.plan.plan import Plan
 from meshwright.program.expand.expansion import Axis, Expansion
@@ -83,7 +82,6 @@ class _TokenDispatch:
         replica's own experts, and the tensor of how many tokens go where."""
         self.moved: dict[int, int] = {}
         """By tensor: what an all-to-all makes of it."""
-        self.names: Counter[str] = Counter()
 
     def run(self) -> Expansion:
         """Go over all ops and return the expansion in which replicas divide experts."""
@@ -147,42 +145,33 @@ class _TokenDispatch:
         if tensor not in self.moved:
             reader = op if self.inside[op] else int(self.graph.tensor_source[tensor])
             counts = self._count(self.ends_of[reader])[1]
-            new = self._add(tensor, counts)
-            self.rewrite.reads[new] = [tensor, counts]
-            self.moved[tensor] = self.rewrite.like(tensor, new)
+            self.moved[tensor] = self.rewrite.like(tensor, self._add(tensor, counts))
         return self.moved[tensor]
 
     def _count(self, ends: int) -> tuple[int, int]:
         if ends not in self.counted:
             new = self._add(ends)
-            self.rewrite.reads[new] = [ends]
             own = self.rewrite.like(ends, new, is_partial=False)
-            width, size = self.width[_source(self.rewrite, ends)], self._size(ends)
+            width, size = (
+                self.width[_source(self.rewrite, ends)],
+                float(self.rewrite.tensors[ends]["bytes"]),
+            )
             self._divide(own, width)
             # Numbers of tokens for each expert, sent and received.
             counts = self.rewrite.add_tensor(new, 2 * size, 2 * size)
             self.counted[ends] = own, counts
         return self.counted[ends]
 
-    def _size(self, tensor: int) -> float:
-        return float(self.rewrite.tensors[tensor]["bytes"])
-
     def _divide(self, tensor: int, width: int) -> None:
         record = self.rewrite.tensors[tensor]
         record.update({name: record[name] / width for name in ("bytes", "fixed_bytes")})
 
-    def _add(self, tensor: int, *after: int) -> int:
-        """An all-to-all after all that it waits for, by the name of the op that makes a tensor."""
-        rewrite, source = self.rewrite, _source(self.rewrite, tensor)
-        place = max(rewrite.place[_source(rewrite, each)] for each in (tensor, *after))
-        name = f"{self.graph.op_names[source]}.all_to_all"
-        number = self.names[name]
-        self.names[name] += 1
-        return rewrite.add_collective(
-            Kind.ALL_TO_ALL, Axis.EXPERT, source, place,
-            role=int(Role.WHOLE), cut=int(ProductCut.NONE),
-            op_names=f"{name}.{number}" if number else name,
-        )  # fmt: skip
+    def _add(self, *reads: int) -> int:
+        """An all-to-all after all that it reads, by the name of the op that makes the first."""
+        rewrite, source = self.rewrite, _source(self.rewrite, reads[0])
+        place = max(rewrite.place[_source(rewrite, each)] for each in reads)
+        name = rewrite.number_name(f"{self.graph.op_names[source]}.all_to_all")
+        return rewrite.add_collective(Kind.ALL_TO_ALL, Axis.EXPERT, source, place, reads, name)
 
 
 def _source(rewrite: Rewrite, tensor: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.array import freeze_arrays
+from meshwright.array import freeze_arrays, marked
 from meshwright.cost.layer.call import loss_bytes
 from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase
 from meshwright.graph.stack.block import find_block
@@ -113,9 +113,8 @@ def _returns(stack: Stack) -> Bools:
     graph, layer = stack.graph, stack.layer_of_op
     source, reader = graph.edges
     backward = (graph.phase[source] == Phase.BACKWARD) & (graph.phase[reader] == Phase.BACKWARD)
-    found = np.zeros(graph.num_tensors, dtype=np.bool_)
-    found[graph.use_tensor[backward & (layer[source] != layer[reader])]] = True
-    return found & ~graph.tensor_partial
+    returned = graph.use_tensor[backward & (layer[source] != layer[reader])]
+    return marked(graph.num_tensors, returned) & ~graph.tensor_partial
 
 
 def _tokens(stack: Stack, kind: LayerKind) -> float:
@@ -128,22 +127,12 @@ def _tokens(stack: Stack, kind: LayerKind) -> float:
 
 def _reads_cut(kind: LayerKind) -> Bools:
     graph = kind.graph
-    found = np.zeros(graph.num_ops, dtype=np.bool_)
-    found[graph.use_op[kind.is_cut[graph.use_tensor]]] = True
-    return found
+    return marked(graph.num_ops, graph.use_op[kind.is_cut[graph.use_tensor]])
 
 
-def _gives(graph: Graph, chosen: Bools) -> Bools:
+def _gives(graph: Graph, chosen: Bools | Ints) -> Bools:
     """Ops that make any of these tensors."""
-    found = np.zeros(graph.num_ops, dtype=np.bool_)
-    found[graph.tensor_source[chosen]] = True
-    return found
-
-
-def _reduced(kind: LayerKind) -> Bools:
-    found = np.zeros(kind.graph.num_ops, dtype=np.bool_)
-    found[kind.graph.tensor_source[kind.reduced]] = True
-    return found
+    return marked(graph.num_ops, graph.tensor_source[chosen])
 
 
 def _makes_terms(kind: LayerKind) -> Bools:
@@ -153,7 +142,7 @@ def _makes_terms(kind: LayerKind) -> Bools:
     # Beside a gradient that is cut, only sums over samples are terms.
     beside = _gives(graph, kind.is_cut) & _gives(graph, ~kind.is_cut & ~graph.tensor_partial)
     given: Bools = divided & whole & ~beside
-    return given | _reduced(kind)
+    return given | _gives(graph, kind.reduced)
 
 
 def _is_softmax(kind: LayerKind) -> Bools:
@@ -167,7 +156,7 @@ def _is_loss(kind: LayerKind) -> Bools:
     graph = kind.graph
     divided = (kind.role != Role.WHOLE) & (graph.phase == Phase.FORWARD) & _reads_cut(kind)
     sums: Bools = divided & _gives(graph, ~kind.is_cut) & ~_gives(graph, kind.is_cut)
-    return sums & ~_reduced(kind)
+    return sums & ~_gives(graph, kind.reduced)
 
 
 def _has_tokens(kind: LayerKind, tokens: float) -> Bools:

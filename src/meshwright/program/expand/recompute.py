@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import marked
 from meshwright.graph.graph import Bools, Graph, Ints, Phase, Split
+from meshwright.kernel.row import group_values
 from meshwright.plan.plan import Plan, Recompute
 from meshwright.program.expand.expansion import Expansion, Owned
 from meshwright.program.expand.region import Regions, find_regions
@@ -95,8 +97,7 @@ class _Repeat:
     def _find_needed(self, may: Bools, read: Ints) -> Bools:
         """Ops that backward needs something of, directly or through other such ops."""
         graph = self.graph
-        wanted = np.zeros(graph.num_ops, dtype=np.bool_)
-        wanted[graph.tensor_source[read]] = True
+        wanted = marked(graph.num_ops, graph.tensor_source[read])
         wanted[list(self.savers)] = True
         again = wanted & may
         for op in np.flatnonzero(may)[::-1].tolist():
@@ -168,9 +169,7 @@ class _Repeat:
         graph, part = self.graph, self.before.part_of_op
         waited = (graph.phase != Phase.UPDATE) & ~self.before.is_collective
         waited &= (graph.phase == Phase.FORWARD) | (graph.split != Split.SUM)
-        by_part: dict[int, list[int]] = {}
-        for op in np.flatnonzero(waited).tolist():
-            by_part.setdefault(int(part[op]), []).append(op)
+        by_part = group_values((int(part[op]), op) for op in np.flatnonzero(waited).tolist())
         orders: dict[int, _Order] = {}
         for region, first in self.first.items():
             sources = graph.predecessors[first]

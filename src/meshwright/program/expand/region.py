@@ -11,7 +11,7 @@ from math import isqrt
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Longs
+from meshwright.array import Longs, marked
 from meshwright.cost.layer.recomputation import find_recomputation
 from meshwright.errors import InputError
 from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase
@@ -68,8 +68,7 @@ def _is_kept(graph: Graph) -> Bools:
     """
     names, codes = graph.kind_codes
     is_kept = [name == "input" or "batchnorm" in name.lower().replace("_", "") for name in names]
-    kept: Bools = np.array(is_kept, dtype=np.bool_)[codes] | graph.mixes
-    return kept
+    return np.array(is_kept, dtype=np.bool_)[codes] | graph.mixes
 
 
 def _select(graph: Graph, part_of_op: Ints, stack: Stack | None) -> Bools:
@@ -99,11 +98,10 @@ def _select_elementwise(graph: Graph, part_of_op: Ints) -> Bools:
     cheap &= (graph.parameter_bytes == 0) & (graph.group < 0) & ~_is_kept(graph)
     saved = _is_saved(graph, part_of_op)
     source, reader = graph.edges
-    others = np.zeros(graph.num_ops, dtype=np.bool_)  # they read what is not kept
-    others[reader[~saved[graph.use_tensor] | (part_of_op[source] != part_of_op[reader])]] = True
+    is_lost = ~saved[graph.use_tensor] | (part_of_op[source] != part_of_op[reader])
+    others = marked(graph.num_ops, reader[is_lost])  # they read what is not kept
     reads = np.diff(graph.inputs.start) > 0
-    drops = np.zeros(graph.num_ops, dtype=np.bool_)
-    drops[graph.tensor_source[saved & (graph.tensor_bytes > 0)]] = True
+    drops = marked(graph.num_ops, graph.tensor_source[saved & (graph.tensor_bytes > 0)])
     chosen: Bools = cheap & reads & drops & ~others
     return chosen
 
@@ -113,9 +111,7 @@ def _is_saved(graph: Graph, part_of_op: Ints) -> Bools:
     source, reader = graph.edges
     uses = (graph.phase[source] == Phase.FORWARD) & (graph.phase[reader] == Phase.BACKWARD)
     uses &= part_of_op[source] == part_of_op[reader]
-    saved = np.zeros(graph.num_tensors, dtype=np.bool_)
-    saved[graph.use_tensor[uses]] = True
-    return saved
+    return marked(graph.num_tensors, graph.use_tensor[uses])
 
 
 def _cut_parts(graph: Graph, part_of_op: Ints, parts: Ints) -> Ints:
@@ -142,9 +138,9 @@ def _place_backward(graph: Graph, part_of_op: Ints, number: Ints) -> None:
     known = (graph.partner >= 0) & (graph.phase == Phase.BACKWARD) & (number[partner] >= 0)
     known &= (part_of_op == part_of_op[partner]) & (graph.phase[partner] == Phase.FORWARD)
     is_other = (number[source] >= 0) & (number[reader] >= 0) & (number[source] != number[reader])
-    crosses = np.zeros(graph.num_tensors, dtype=np.bool_)
-    crosses[graph.use_tensor[is_other & (part_of_op[source] == part_of_op[reader])]] = True
-    uses = (graph.phase[reader] == Phase.BACKWARD) & (part_of_op[source] == part_of_op[reader])
+    is_near = part_of_op[source] == part_of_op[reader]
+    crosses = marked(graph.num_tensors, graph.use_tensor[is_other & is_near])
+    uses = (graph.phase[reader] == Phase.BACKWARD) & is_near
     uses &= ~known[reader] & ~crosses[graph.use_tensor] & (graph.phase[source] == Phase.FORWARD)
     number[known] = number[partner[known]]
     np.maximum.at(number, reader[uses], number[source[uses]])

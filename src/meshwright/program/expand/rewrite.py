@@ -4,13 +4,15 @@ A pass takes a `Rewrite` of what was there before, says what changes, and gets t
 Numbers of ops and tensors stay valid until then; new ones are numbered after the old.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshwright.graph.column import OP_CODES, OP_SIZES, OP_STEEP, OP_TEXTS
-from meshwright.graph.graph import Floats, Graph, Split
+from meshwright.graph.graph import Floats, Graph, Ints, Split
+from meshwright.graph.stack.stack import ProductCut, Role
 from meshwright.program.expand.expansion import Axis, Expansion, Owned
 from meshwright.program.program import Kind
 
@@ -45,6 +47,7 @@ class Rewrite:
         ]
         """By op: the tensors that it reads."""
         self.bundles = list(before.bundles)
+        self._names: Counter[str] = Counter()
 
     @property
     def num_ops(self) -> int:
@@ -61,11 +64,19 @@ class Rewrite:
         return self.num_ops - 1
 
     def add_collective(
-        self, kind: Kind, axis: Axis, op: int, place: float, *, bundle: int = -1, **changed: Any
+        self,
+        kind: Kind,
+        axis: Axis,
+        op: int,
+        place: float,
+        reads: Iterable[int] = (),
+        name: str | None = None,
+        **changed: Any,
     ) -> int:
-        """A collective in the part and phase of an op, by the name of what it moves there.
+        """A collective in the part and phase of an op, by the name of what it moves there, or by
+        another one; or an op of its sort on one device.
 
-        It costs no time of the device and reads and makes nothing until told.
+        It costs no time of the device and makes nothing until told.
         """
         nothing: dict[str, Any] = dict.fromkeys((*OP_SIZES, *OP_STEEP), 0.0)
         nothing |= {f"seconds {each}": 0.0 for each in self.graph.seconds}
@@ -75,7 +86,7 @@ class Rewrite:
         self.changed.append(
             {
                 **nothing,
-                "op_names": f"{self.graph.op_names[self.rows[op]]}.{text}",
+                "op_names": name or f"{self.graph.op_names[self.rows[op]]}.{text}",
                 "kind": text,
                 "group": -1,
                 "partner": -1,
@@ -85,13 +96,21 @@ class Rewrite:
                 "origin": -1,
                 "collective": int(kind),
                 "axis": int(axis),
-                "bundle": bundle,
+                "role": int(Role.WHOLE),
+                "cut": int(ProductCut.NONE),
+                "bundle": -1,
                 "hop": -1,
                 **changed,
             }
         )
-        self.reads.append([])
+        self.reads.append(list(reads))
         return self.num_ops - 1
+
+    def number_name(self, name: str) -> str:
+        """A name with how often it was asked for before, which none has the first time."""
+        number = self._names[name]
+        self._names[name] += 1
+        return f"{name}.{number}" if number else name
 
     def add_tensor(
         self,
@@ -99,26 +118,35 @@ class Rewrite:
         size: float,
         fixed: float,
         *,
-        is_partial: bool = False,
-        origin: int = -1,
         held: Owned = Owned.WHOLE,
         rows: bool = False,
-        row: int = -1,
     ) -> int:
-        """A tensor that an op makes; `row`: an old tensor whose other parts of its size it has."""
+        """A tensor that an op makes, of none that was there before."""
         self.tensors.append(
             {
                 "source": source,
                 "bytes": size,
                 "fixed_bytes": fixed,
-                "is_partial": is_partial,
-                "origin": origin,
+                "is_partial": False,
+                "origin": -1,
                 "held": int(held),
                 "rows": rows,
-                "row": row,
+                "row": -1,
             }
         )
         return len(self.tensors) - 1
+
+    def add_order(
+        self, op: int, inputs: Iterable[int], part_of_op: Sequence[int] | Ints
+    ) -> list[int]:
+        """A tensor without bytes, by which something may wait for the gradient that an op reads
+        among these inputs, from its own part; none where it reads none."""
+        phase = self.graph.phase
+        for each in inputs:
+            source = int(self.graph.tensor_source[each])
+            if part_of_op[source] == part_of_op[op] and phase[source] == phase[op]:
+                return [self.add_tensor(source, 0.0, 0.0)]
+        return []
 
     def like(self, tensor: int, source: int, **changed: Any) -> int:
         """A tensor as another, made by another op."""
@@ -140,10 +168,6 @@ class Rewrite:
         kind = column.removeprefix("seconds ")
         known = getattr(self.graph, column) if kind == column else self.graph.seconds[kind]
         return known[self.rows[op]]
-
-    def readers(self, tensor: int) -> list[int]:
-        """The ops that read a tensor by now."""
-        return [op for op, reads in enumerate(self.reads) if tensor in reads]
 
     def done(self) -> Expansion:
         """The new expansion, its ops in the order of their places."""

@@ -28,8 +28,6 @@ from typing import Any
 
 from meshwright.cost.product import ITEM_BYTES
 from meshwright.graph.column import OP_SIZES
-from meshwright.graph.graph import Split
-from meshwright.graph.stack.stack import ProductCut, Role
 from meshwright.program.expand.expansion import Axis, Owned
 from meshwright.program.expand.rewrite import Rewrite
 from meshwright.program.program import Kind
@@ -134,14 +132,10 @@ class _Blocks:
                 if hop:
                     total = self._add_term(terms[hop], total, hop)
             packed = following
-        self.rings.rings.append(
-            _Ring(
-                op=self.op,
-                blocks=tuple(self.blocks),
-                packed_bytes=self.size,
-                combined_bytes=combined,
-            )
+        ring = _Ring(
+            op=self.op, blocks=tuple(self.blocks), packed_bytes=self.size, combined_bytes=combined
         )
+        self.rings.rings.append(ring)
         return self._finish(terms[0], total, keys or []) if is_backward else self.op
 
     def _made(self, op: int) -> list[int]:
@@ -211,9 +205,4 @@ class _Blocks:
     def _add(self, kind: Kind, name: str, reads: list[int], place: float, **changed: Any) -> int:
         axis = Axis.NONE if kind == Kind.COMPUTE else Axis.CONTEXT
         text = f"{self.rewrite.graph.op_names[self.rewrite.rows[self.op]]}.{name}"
-        new = self.rewrite.add_collective(
-            kind, axis, self.op, place, group=-1, role=int(Role.WHOLE), cut=int(ProductCut.NONE),
-            op_names=text, split=int(Split.BATCH), **changed,
-        )  # fmt: skip
-        self.rewrite.reads[new] = list(reads)
-        return new
+        return self.rewrite.add_collective(kind, axis, self.op, place, reads, text, **changed)

@@ -12,7 +12,7 @@ from meshwright.cost.layer.share import Widths, divide
 from meshwright.cost.layer.state import find_shares
 from meshwright.cost.layer.work import find_work
 from meshwright.graph.column import OP_LINES
-from meshwright.graph.graph import Bools, Floats, Graph, Ints
+from meshwright.graph.graph import Bools, Floats, Ints
 from meshwright.graph.stack.stack import LayerKind, Role, Stack
 from meshwright.plan.part import Part
 from meshwright.program.expand.member import template_rows
@@ -117,17 +117,11 @@ def _resize(
             rewrite.resize(int(places[place]), **{column: float(new[place])})
         if column.removeprefix("fixed_") in OP_LINES:
             differs |= changed
-    _forget_times(rewrite, graph, ops[differs], places[differs])
-
-
-def _forget_times(rewrite: Rewrite, graph: Graph, ops: Ints, places: Ints) -> None:
-    """Measured times hold for whole ops: those of shards follow later (`program.measured`).
-
-    Where an op cannot run, its shard cannot; where no sizes are known, no model tells.
-    """
-    known = (graph.flops + graph.bytes_read + graph.bytes_written)[ops] > 0
+    # Measured times hold for whole ops: those of shards follow later (`program.work`). Where an
+    # op cannot run, its shard cannot; where no sizes are known, no model tells.
+    known = (graph.flops + graph.bytes_read + graph.bytes_written)[ops[differs]] > 0
     for name, seconds in graph.seconds.items():
-        for op in places[known & np.isfinite(seconds[ops])].tolist():
+        for op in places[differs][known & np.isfinite(seconds[ops[differs]])].tolist():
             rewrite.resize(op, **{f"seconds {name}": np.nan})
 
 

@@ -78,10 +78,8 @@ def synchronise(before: Expansion, plan: Plan) -> Expansion:
         read = graph.inputs[op]
         if graph.phase[op] == Phase.FORWARD:  # samples alone
             read = read[graph.fixed_tensor_bytes[read] < graph.tensor_bytes[read]]
-        collective = rewrite.add_collective(
-            Kind.ALL_REDUCE, Axis.REPLICAS, op, rewrite.place[op] + _BEFORE
-        )
-        rewrite.reads[collective] = np.unique(read).tolist()
+        place, reads = rewrite.place[op] + _BEFORE, np.unique(read).tolist()
+        collective = rewrite.add_collective(Kind.ALL_REDUCE, Axis.REPLICAS, op, place, reads)
         size = WORD_BYTES * (2 * channels + 1)
         rewrite.reads[op].append(rewrite.add_tensor(collective, size, size))
     return rewrite.done()

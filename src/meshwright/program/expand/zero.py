@@ -6,10 +6,14 @@ Each holder updates its shard. An all-gather then makes the weights whole again:
 for ZeRO 1 and 2, ahead of each use by a microbatch for ZeRO 3. In the order of ops each collective
 stands right after what it waits for, so that a stream that takes collectives in this order never
 waits longer than it must.
+
+Every bundle is gathered for a span of uses, forward and backward apart. A span ends where two other
+bundles are used before the next use, so that at most one other lies across the start of any and two
+bundles are held at once: weights that the first and the last layer share are gathered twice.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph, Phase, Split
@@ -18,13 +22,11 @@ from meshwright.plan.plan import Plan
 from meshwright.program.expand.bundle import (
     Bundle,
     BundledWeights,
-    Update,
     find_weights,
     make_bundles,
 )
 from meshwright.program.expand.expansion import Axis, Expansion
 from meshwright.program.expand.expert import divides_experts, num_expert_holders
-from meshwright.program.expand.gather import GatherSpan, find_spans
 from meshwright.program.expand.rewrite import Rewrite
 from meshwright.program.program import Kind
 
@@ -42,7 +44,20 @@ _NEXT = 2.0**-20
 ops."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
+class GatherSpan:
+    """Ops that use one gathering of a bundle's weights."""
+
+    bundle: int
+    phase: int
+    """Of the first op; the others have the same, unless the span is kept for backward."""
+    ops: list[int] = field(default_factory=list)
+    """The ops that use the weights, in the order in which they run."""
+    after: int = -1
+    """The op after which it is gathered; -1: at once."""
+
+
+@dataclass(frozen=True)
 class _Division:
     """Weights of one part that the same devices hold, and how ZeRO divides them."""
 
@@ -109,17 +124,8 @@ def _make_divisions(
         mine = [u for u in updates if divides_experts(before, part, u.op) == of_experts]
         if holders == 1 or not mine:
             continue
-        bundles = make_bundles(before, graph, weights, part, mine)
-        found.append(
-            _Division(
-                zero=part.zero,
-                axis=axis,
-                holders=holders,
-                weights=weights,
-                bundles=bundles,
-                first=len(rewrite.bundles),
-            )
-        )
+        bundles, first = make_bundles(before, graph, weights, part, mine), len(rewrite.bundles)
+        found.append(_Division(part.zero, axis, holders, weights, bundles, first))
         rewrite.bundles += [
             tuple(int(before.origin[update.op]) for update in bundle) for bundle in bundles
         ]
@@ -136,7 +142,13 @@ def _divide_holdings(rewrite: Rewrite, divisions: Sequence[_Division]) -> None:
     owners: dict[int, bool] = {}
     divided: dict[int, float] = {}
     given: dict[int, float] = {}  # of these bytes: what others hold
-    for update, share in _shares(divisions):
+    shares = (
+        (update, 1.0 / division.holders)
+        for division in divisions
+        for bundle in division.bundles
+        for update in bundle
+    )
+    for update, share in shares:
         sizes = {name: float(getattr(graph, name)[update.op]) * share for name in _WORK}
         times = {f"seconds {kind}": each[update.op] * share for kind, each in graph.seconds.items()}
         rewrite.resize(update.op, **sizes, **times)
@@ -159,14 +171,6 @@ def _divide_holdings(rewrite: Rewrite, divisions: Sequence[_Division]) -> None:
             rewrite.resize(
                 op, parameter_bytes=held * kept, state_bytes=(state - more) * kept + rest
             )
-
-
-def _shares(divisions: Sequence[_Division]) -> Iterator[tuple[Update, float]]:
-    """Every update, with the fraction of it that each holder does."""
-    for division in divisions:
-        for bundle in division.bundles:
-            for update in bundle:
-                yield update, 1.0 / division.holders
 
 
 def _order_updates(rewrite: Rewrite, division: _Division) -> None:
@@ -285,10 +289,10 @@ def _add(
         division.axis,
         op,
         place,
+        name=f"{name}.{kind.name.lower()}{suffix}",
         bundle=division.first + number,
         split=int(Split.SUM),
         phase=int(phase),
-        op_names=f"{name}.{kind.name.lower()}{suffix}",
     )
 
 
@@ -308,3 +312,39 @@ def _settle_updates(rewrite: Rewrite) -> None:
             before = rewrite.place[rewrite.tensors[tensor]["source"]]
             if before >= rewrite.place[op]:
                 rewrite.place[op] = before + _NEXT
+
+
+def find_spans(uses: Iterable[tuple[int, int, int]], *, keeps: bool) -> list[GatherSpan]:
+    """Spans in the order of their first uses, which is that of gathering.
+
+    `uses` are ops, bundles and phases, in the order in which they run. `keeps`: what forward uses
+    last and backward first is gathered once for both.
+    """
+    spans: list[GatherSpan] = []
+    recent: list[tuple[int, int]] = []
+    """The bundles (and phases) of the last uses, the last first: two at the most."""
+    running: dict[tuple[int, int], GatherSpan] = {}
+    phases: set[int] = set()
+    for op, bundle, phase in uses:
+        key = (bundle, phase)
+        if keeps and phase not in phases and recent and recent[0][0] == bundle:
+            running[key] = running[recent[0]]
+            recent[0] = key
+        if key not in recent:
+            running[key] = GatherSpan(bundle=bundle, phase=phase)
+            spans.append(running[key])
+        running[key].ops.append(op)
+        recent = [key, *(each for each in recent if each != key)][:2]
+        phases.add(phase)
+    _order_spans(spans)
+    return spans
+
+
+def _order_spans(spans: list[GatherSpan]) -> None:
+    """Let each span wait until of those before it only one is still used."""
+    longest, other = -1, -1
+    for span in spans:
+        span.after = other
+        assert other < span.ops[0]
+        last = span.ops[-1]
+        longest, other = max(longest, last), max(other, min(longest, last))

@@ -8,17 +8,47 @@ sends; then their receives in the same order; then the collectives, which `synch
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Floats, Longs, Records
+from meshwright.array import Bools, Floats, Longs, Records
 from meshwright.cost.stage import MAX_BUCKETS
-from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Kind
+from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Kind, blank_rows
 from meshwright.program.schedule import Action
-from meshwright.program.team.boundary import Boundary
 from meshwright.program.team.stage import TeamStage
 from meshwright.program.team.unit import StageUnits, UnitGraph
+
+_NEAR = 1e-9
+"""Shares of a batch closer than this are the same row."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Boundary:
+    """Between a stage and the next: the pairs of teams that share rows."""
+
+    before: Longs
+    """A replica of the stage, one a pair ..."""
+    after: Longs
+    """... and one of the next."""
+    forward_bytes: Floats
+    """Of one microbatch, from team to team."""
+    backward_bytes: Floats
+    is_local: Bools
+    """Whether one team runs both: nothing is sent."""
+    rows_from: Floats
+    rows_to: Floats
+
+    @property
+    def sent(self) -> Longs:
+        """The pairs between which something is sent."""
+        return np.flatnonzero(~self.is_local)
+
+    @property
+    def kept(self) -> Longs:
+        """The pairs of one team that runs both stages, between which nothing is sent."""
+        return np.flatnonzero(self.is_local)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,14 +154,6 @@ def _pairs(first: npt.ArrayLike, second: npt.ArrayLike) -> Records:
     return pairs
 
 
-def blank_rows(shape: tuple[int, ...]) -> Records:
-    """Instructions that say nothing yet."""
-    rows = np.zeros(shape, INSTRUCTION)
-    for name in ("op", "tensor", "peer", "group", "stream"):
-        rows[name] = -1
-    return rows
-
-
 def emit_units(work: UnitWork, made: Emitted) -> Floats:
     """A COMPUTE for every unit and replica, with what it saves; what calls take of each."""
     calls = []
@@ -234,25 +256,40 @@ def _keep_local(work: UnitWork, made: Emitted, place: int, boundary: Boundary) -
     )
 
 
+class _Way(NamedTuple):
+    """What goes over a boundary in an action: from which stage to which, and by pair of teams."""
+
+    origin: int
+    goal: int
+    sender: Longs
+    receiver: Longs
+    size: Floats
+    tensor: int
+
+
+def _way(work: UnitWork, place: int, boundary: Boundary, action: Action) -> _Way:
+    here = boundary.sent
+    before, after = boundary.before[here], boundary.after[here]
+    if action is Action.FORWARD:
+        tensor = int(work.graph.output[place])
+        return _Way(place, place + 1, before, after, boundary.forward_bytes[here], tensor)
+    tensor = int(work.graph.gradient[place + 1])
+    return _Way(place + 1, place, after, before, boundary.backward_bytes[here], tensor)
+
+
 def _transfer_rows(
     work: UnitWork, place: int, boundary: Boundary, action: Action, number: int
 ) -> tuple[Records, Records]:
     """SENDs and RECEIVEs by microbatch and pair; the first SEND has this number, and its task."""
-    here = boundary.sent
-    source = work.stages[place].leaders[boundary.before[here]]
-    target = work.stages[place + 1].leaders[boundary.after[here]]
-    sender, size = boundary.before[here], boundary.forward_bytes[here]
-    tensor = work.graph.output[place]
-    if action is Action.BACKWARD:
-        source, target = target, source
-        sender, size = boundary.after[here], boundary.backward_bytes[here]
-        tensor = work.graph.gradient[place + 1]
+    here, way = boundary.sent, _way(work, place, boundary, action)
+    source = work.stages[way.origin].leaders[way.sender]
+    target = work.stages[way.goal].leaders[way.receiver]
     rows = blank_rows((work.microbatches, len(here)))
-    rows["tensor"] = tensor
+    rows["tensor"] = way.tensor
     rows["microbatch"] = np.arange(work.microbatches)[:, None]
-    rows["replica"] = sender
+    rows["replica"] = way.sender
     rows["task"] = number + np.arange(rows.size).reshape(rows.shape)
-    rows["bytes"] = size
+    rows["bytes"] = way.size
     rows["rows_from"], rows["rows_to"] = boundary.rows_from[here], boundary.rows_to[here]
     receives = rows.copy()
     rows["kind"], rows["device"], rows["peer"] = Kind.SEND, source, target
@@ -264,16 +301,9 @@ def _serve(
     work: UnitWork, made: Emitted, place: int, boundary: Boundary, action: Action, number: int
 ) -> None:
     """Let sends read what a unit made, and the units of the other stage what was received."""
-    here = boundary.sent
-    is_forward = action is Action.FORWARD
-    origin, goal = (place, place + 1) if is_forward else (place + 1, place)
-    sender, receiver = boundary.before[here], boundary.after[here]
-    size = boundary.forward_bytes[here] if is_forward else boundary.backward_bytes[here]
-    tensor = int(work.graph.output[place] if is_forward else work.graph.gradient[place + 1])
-    if not is_forward:
-        sender, receiver = receiver, sender
+    origin, goal, sender, receiver, size, tensor = _way(work, place, boundary, action)
     stage, target = work.stages[origin], work.stages[goal]
-    send = number + np.arange(work.microbatches * len(here)).reshape(work.microbatches, -1)
+    send = number + np.arange(work.microbatches * len(size)).reshape(work.microbatches, -1)
     # What a unit made is one buffer a replica, however many teams it goes to.
     total = np.zeros(stage.num_replicas)
     np.add.at(total, sender, size)
@@ -309,3 +339,26 @@ def collect_blocks(made: Emitted) -> tuple[Records, Records, Records, Records]:
         np.concatenate(each) if each else np.zeros(0, dtype) for each, dtype in blocks
     )
     return rows, buffers, reads, orders
+
+
+def find_boundary(stage: TeamStage, following: TeamStage) -> Boundary:
+    """The pairs between two stages, by the first stage's replicas."""
+    # Rows of replicas follow each other, so those that share some with one are a run.
+    first = np.searchsorted(following.rows_to, stage.rows_from + _NEAR, side="right")
+    last = np.searchsorted(following.rows_from, stage.rows_to - _NEAR, side="left")
+    counts = last - first
+    before = np.repeat(np.arange(stage.num_replicas), counts)
+    after = np.arange(len(before)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+    rows_from = np.maximum(stage.rows_from[before], following.rows_from[after])
+    rows_to = np.minimum(stage.rows_to[before], following.rows_to[after])
+    share = (rows_to - rows_from) / (stage.rows_to - stage.rows_from)[before]
+    output = stage.of_replicas("output_bytes")[before] * share
+    return Boundary(
+        before=before,
+        after=after,
+        forward_bytes=output + stage.side_bytes[before] * share,
+        backward_bytes=output,
+        is_local=stage.leaders[before] == following.leaders[after],
+        rows_from=rows_from,
+        rows_to=rows_to,
+    )

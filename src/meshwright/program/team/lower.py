@@ -22,7 +22,6 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Plan, ScheduleKind
 from meshwright.program.program import Program, StreamRule
-from meshwright.program.team.boundary import find_boundary
 from meshwright.program.team.emit import (
     Emitted,
     UnitWork,
@@ -30,11 +29,18 @@ from meshwright.program.team.emit import (
     emit_saved,
     emit_transfers,
     emit_units,
+    find_boundary,
 )
-from meshwright.program.team.shard import emit_shards
 from meshwright.program.team.stage import TeamStage, check_teams, schedule_of, team_stages
-from meshwright.program.team.synchronise import Groups, emit_collectives
-from meshwright.program.team.tie import Tie, find_tie, order_tie, tie_rows
+from meshwright.program.team.synchronise import (
+    Groups,
+    Tie,
+    emit_collectives,
+    emit_shards,
+    find_tie,
+    order_tie,
+    tie_rows,
+)
 from meshwright.program.team.unit import (
     action_seconds,
     find_before,

@@ -1,6 +1,10 @@
 """The stages of a plan with teams, ZeRO or recomputation: who runs them and what they cost.
 
 Decides whether parts can be such stages. Knows nothing of microbatches' order or instructions.
+
+Weight gradients that zero-bubble schedules postpone are products of what a layer's products read in
+forward, and of the gradients of what they gave. What forward saved for the rest of backward is gone
+by then.
 """
 
 from collections import Counter
@@ -8,24 +12,55 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Floats, Ints, marked
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.group_price import GroupPrices
-from meshwright.cost.layer.team import team_fits
+from meshwright.cost.layer.team import Team, team_fits
 from meshwright.cost.runtime import RUNTIMES, Runtime
 from meshwright.cost.stage import Stage, StageCost, replica_costs
 from meshwright.errors import InputError, quoted
-from meshwright.graph.stack.stack import Stack
+from meshwright.graph.graph import Phase, Split
+from meshwright.graph.stack.stack import LayerKind, Stack
 from meshwright.plan.check import Placement
-from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, Sync
+from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind, Sync
 from meshwright.plan.stage import team_of
-from meshwright.program.team.defer import Postponed, deferred_bytes
+
+_DIVIDED = "with tensor, context or expert parallelism, ZeRO or recomputation"
+
+
+class Postponed(NamedTuple):
+    """Bytes that weight gradients read, on one member of a team."""
+
+    saved: float
+    """Of what forward saved."""
+    made: float
+    """Of what backward made: gradients, and what it computed again."""
+
 
 NOTHING = Postponed(0.0, 0.0)
-_DIVIDED = "with tensor, context or expert parallelism, ZeRO or recomputation"
+
+
+def deferred_bytes(kind: LayerKind, team: Team, recompute: Recompute, samples: float) -> Postponed:
+    """Of one layer for one microbatch of so many samples.
+
+    What is computed again counts as made, although selective recomputation has some of it saved.
+    Where a member of a tensor team may hold its rows only, all of them count.
+    """
+    graph = kind.graph
+    makes_weights = (graph.phase == Phase.BACKWARD) & (graph.split == Split.SUM)
+    is_read = marked(graph.num_tensors, graph.use_tensor[makes_weights[graph.use_op]])
+    is_read &= ~kind.is_weight & ~kind.is_side
+    width = np.where(kind.is_cut, team.tensor, 1) * np.where(kind.has_rows, team.context, 1)
+    size = graph.scaled("tensor_bytes", samples) / width * is_read
+    phase = graph.phase[graph.tensor_source]
+    read = float(size[phase == Phase.FORWARD].sum())
+    made = float(size[phase == Phase.BACKWARD].sum())
+    keeps = recompute is Recompute.NONE or not kind.is_wrapped
+    return Postponed(read, made) if keeps else Postponed(0.0, read + made)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,6 +17,7 @@ from meshwright.array import Floats, Ints, Longs
 from meshwright.cost.runtime import MESHWRIGHT, Runtime
 from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS
 from meshwright.graph.graph import OP_SIZES, Graph, Phase, Split
+from meshwright.kernel.row import follow_lines, group_values
 from meshwright.plan.plan import Schedule, ScheduleKind
 from meshwright.program.schedule import Action, StageSeconds, order_steps
 from meshwright.program.team.stage import TeamStage
@@ -160,10 +161,9 @@ def place_units(
     seconds: Sequence[Floats],
 ) -> list[Floats]:
     """By stage, the place of each unit (rows) in the order of each replica's device (columns)."""
-    stages_on: dict[int, list[int]] = {}
-    for number, stage in enumerate(stages):
-        for device in stage.leaders.tolist():
-            stages_on.setdefault(device, []).append(number)
+    stages_on = group_values(
+        (device, number) for number, stage in enumerate(stages) for device in stage.leaders.tolist()
+    )
     kinds: dict[tuple[int, ...], int] = {}
     kind_of = {d: kinds.setdefault(tuple(on), len(kinds)) for d, on in stages_on.items()}
     slowest: list[StageSeconds] = []
@@ -192,10 +192,9 @@ def find_before(
     piece = [each.columns[2][:, None] for each in units]
     turn = [(a * (MAX_BUCKETS + 1) + b).ravel() for a, b in zip(place, piece, strict=True)]
     where = np.concatenate(device)
-    order = np.lexsort((np.concatenate(turn), where))
-    before = np.full(len(order), -1, dtype=np.int64)
-    follows = where[order[1:]] == where[order[:-1]]
-    before[order[1:][follows]] = order[:-1][follows]
+    before = np.full(len(where), -1, dtype=np.int64)
+    first, second = follow_lines(where, np.concatenate(turn))
+    before[second] = first
     return before
 
 

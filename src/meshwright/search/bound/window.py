@@ -7,11 +7,19 @@ windows that follow each other add up. A path alone counts only the longest bran
 and its join; a window knows that the other branches need either the same device or transfers both
 ways. What must share a device also runs there one by one.
 
+Windows are solved one by one, so that forward may keep two layers on one device while backward has
+them on two. For small steps, pairs of units are therefore decided for the whole step: either both
+are on one device, whose load they add to, or all that they exchange is moved. The least bound of
+all branches holds. Best first, so that every branch taken raises the bound, until the work is used
+up or nothing on the longest path is left to decide.
+
 Holds for all placements of whole ops: devices are as fast as the fastest of each op, every pair as
 near as the nearest, nothing else runs, and memory has no limit. Only the ops of one co-location
 group must share a device.
 """
 
+import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +37,14 @@ from meshwright.search.bound.window_solve import (
     least_seconds,
 )
 from meshwright.search.instance import Instance
+
+_WORK = 150_000
+"""The ops that all bounds together may look at: what a second is enough for."""
+_LEAST_BOUNDS = 400
+"""Steps too large for so many bounds are not branched on."""
+_PAIRS = 3
+"""Pairs that are tried at each branch; the one that raises the lesser of its two bounds most stays.
+"""
 
 ROUNDING = 1.0 - 1e-10
 """Sums in another order than the simulator's may differ in the last bits; bounds stay below."""
@@ -99,7 +115,10 @@ class WindowBounder:
         for j in range(1, len(ends)):
             ready = done[j - 1]
             if len(decisions.apart) and 1 < j <= len(path):
-                ready += self._lag_between(ends[j - 1], ends[j], lag)
+                first, end = self.instance.in_start[ends[j]], self.instance.in_start[ends[j] + 1]
+                edges = self.instance.in_edges[first:end]
+                reads = (edges["op"] == ends[j - 1]) & (edges["bytes"] >= 0)
+                ready += float(lag[first:end][reads].max(initial=0.0))
             if self._joins[ends[j]]:
                 ready = self._best_window(ends, done, j, ready, unit_of, decisions.apart)
             done.append(ready + (float(self.seconds[ends[j]]) if j <= len(path) else 0.0))
@@ -141,12 +160,6 @@ class WindowBounder:
                 lag[is_cut] = self.transfer[is_cut]
         return lag
 
-    def _lag_between(self, source: int, target: int, lag: Floats) -> float:
-        first, end = self.instance.in_start[target], self.instance.in_start[target + 1]
-        edges = self.instance.in_edges[first:end]
-        reads = (edges["op"] == source) & (edges["bytes"] >= 0)
-        return float(lag[first:end][reads].max(initial=0.0))
-
     def _collect(self, first: int, last: int) -> int:
         """How many ops are between two, which become the members; -1: too many."""
         self._number += 1
@@ -172,6 +185,12 @@ def _least_transfer(instance: Instance) -> Floats:
         np.minimum(least, latency + size / bandwidth, out=least)
     least[~np.isfinite(least)] = 0.0  # one device: there is nowhere to move to
     return least
+
+
+def longest_path(instance: Instance, seconds: Floats) -> float:
+    """The longest path along tensors when ops take `seconds` and transfers nothing."""
+    _, head = _longest_path(instance, seconds, np.zeros(len(instance.in_edges)))
+    return float((head + seconds).max(initial=0.0))
 
 
 def _longest_path(instance: Instance, seconds: Floats, lag: Floats) -> tuple[Ints, Floats]:
@@ -225,3 +244,79 @@ def _one_device(order: Array, first: Array, head: Array, seconds: Array, tail: A
             least = min(least, tail[op])
             longest = max(longest, head[op] + total + least)
     return longest
+
+
+def can_branch(instance: Instance) -> bool:
+    """Whether the step is small enough for the work, and there is something to decide."""
+    return instance.num_devices > 1 and _WORK // max(1, instance.num_ops) >= _LEAST_BOUNDS
+
+
+def branch_bound(instance: Instance, target: float = np.inf) -> float:
+    """No placement is faster. Stops when the bound has reached `target`."""
+    if not can_branch(instance):
+        return window_bound(instance)
+    left = _WORK // max(1, instance.num_ops)
+    windows = WindowBounder(instance)
+    root = undecided(instance)
+    first = windows.bound(root)
+    # The number breaks ties between equal bounds.
+    nodes: list[tuple[float, int, Decisions, Bounded]] = [(first.seconds, 0, root, first)]
+    count = 0
+    while left > 0 and nodes[0][0] < target:
+        _, _, decisions, bounded = nodes[0]
+        children: list[tuple[Decisions, Bounded]] = []
+        best = -np.inf
+        for one, other in _pairs(windows, decisions, bounded.path):
+            tried = [
+                (each, windows.bound(each))
+                for each in (_together(decisions, one, other), _apart(decisions, one, other))
+                if each is not None
+            ]
+            left -= len(tried)
+            least = min((each.seconds for _, each in tried), default=np.inf)
+            if least > best:
+                best, children = least, tried
+        if not children:
+            break  # nothing is left to decide where it matters
+        heapq.heappop(nodes)
+        for each, found in children:
+            count += 1
+            seconds = max(found.seconds, bounded.seconds)  # what held before holds still
+            heapq.heappush(nodes, (seconds, count, each, found))
+    return ROUNDING * nodes[0][0]
+
+
+def _pairs(windows: WindowBounder, decisions: Decisions, path: Ints) -> Iterator[tuple[int, int]]:
+    """Undecided pairs of units along the path, those that exchange most first."""
+    instance = windows.instance
+    decided = {(int(a), int(b)) for a, b in decisions.apart} | {
+        (int(b), int(a)) for a, b in decisions.apart
+    }
+    found: dict[tuple[int, int], float] = {}
+    for source, target in zip(path[:-1].tolist(), path[1:].tolist(), strict=True):
+        one = int(decisions.label[instance.unit_of[source]])
+        other = int(decisions.label[instance.unit_of[target]])
+        if one == other or (one, other) in decided:
+            continue
+        first, end = instance.in_start[target], instance.in_start[target + 1]
+        reads = instance.in_edges["op"][first:end] == source
+        moved = float(windows.transfer[first:end][reads].max(initial=0.0))
+        pair = (min(one, other), max(one, other))
+        found[pair] = found.get(pair, 0.0) + moved
+    yield from sorted(found, key=lambda pair: (-found[pair], pair))[:_PAIRS]
+
+
+def _together(decisions: Decisions, one: int, other: int) -> Decisions | None:
+    """Both on one device; None where that cannot be."""
+    label = np.where(decisions.label == other, one, decisions.label).astype(np.int32)
+    apart = np.where(decisions.apart == other, one, decisions.apart).astype(np.int32)
+    if (apart[:, 0] == apart[:, 1]).any():
+        return None
+    return Decisions(label=label, apart=np.unique(apart, axis=0))
+
+
+def _apart(decisions: Decisions, one: int, other: int) -> Decisions:
+    return Decisions(
+        label=decisions.label,
+        apart=np.append(decisions.apart, [[one, other]], axis=0).astype(np.int32),
+    )

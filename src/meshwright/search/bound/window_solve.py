@@ -86,8 +86,7 @@ def least_seconds(window: WindowShape, count: int, num_devices: int) -> float:
     A proven lower bound where the search is cut short.
     """
     search = WindowSearch(np.zeros(SIZE, TASK), np.zeros(SIZE, CHOICE), np.zeros(SIZE))
-    seconds: float = _solve_window(window, count, num_devices, search)
-    return seconds
+    return float(_solve_window(window, count, num_devices, search))
 
 
 @inlined

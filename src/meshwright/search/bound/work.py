@@ -16,9 +16,8 @@ from meshwright.cost.compute import op_seconds
 from meshwright.cost.fitted import LEAST_SHARE
 from meshwright.errors import quoted
 from meshwright.graph.graph import Graph, Phase
-from meshwright.search.bound.window import ROUNDING, window_bound
+from meshwright.search.bound.window import ROUNDING, longest_path, window_bound
 from meshwright.search.instance import Instance
-from meshwright.search.order.list_schedule import longest_path
 from meshwright.units import format_bytes
 
 _ROUNDS = 100

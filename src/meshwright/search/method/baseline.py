@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from meshwright.array import Ints
 from meshwright.errors import InputError
-from meshwright.plan.plan import Plan, Schedule, ScheduleKind, Sync
+from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, Sync
 from meshwright.search.incumbent import Attempt
 from meshwright.search.instance import Instance, placement_plan
 from meshwright.search.problem import Problem
@@ -78,43 +77,37 @@ def horovod(problem: Problem, attempt: Attempt) -> None:
     Under Horovod NCCL chooses the algorithm; plain rings and our fastest all-reduce are both
     simulated and the better one counts.
     """
-    graph, cluster = problem.graph, problem.cluster
-    attempt.raise_bound(problem.plan_bound)
-    devices = _able_devices(problem.instance)
-    if not len(devices):
-        attempt.refuse(_NO_DEVICE)
+    part = _replicate_all(problem, attempt, by_speed=False)
+    if part is None:
         return
-    shares = divide_batch(graph.batch, np.ones(len(devices)))
-    used = devices[shares > 0].astype(np.int32)
-    part = replicate(graph, cluster, used, shares[shares > 0])
-    attempt.statistics["replicas"] = float(len(used))
     for sync in (Sync.RING, Sync.ALL_REDUCE):
         plan = Plan(parts=(replace(part, sync=sync),))
         attempt.offer(plan, problem.try_plan(plan))
 
 
-def _able_devices(instance: Instance) -> npt.NDArray[np.int_]:
-    """The devices that can run every op."""
+def _replicate_all(problem: Problem, attempt: Attempt, *, by_speed: bool) -> Part | None:
+    """All ops on every device that can run them all; None: there is none, as the attempt says."""
+    instance = problem.instance
+    attempt.raise_bound(problem.plan_bound)
     device_seconds = instance.seconds.sum(axis=0)[instance.type_of]
-    return np.flatnonzero(np.isfinite(device_seconds))
+    devices = np.flatnonzero(np.isfinite(device_seconds))
+    if not len(devices):
+        attempt.refuse(_NO_DEVICE)
+        return None
+    taken = device_seconds[devices]
+    speed = np.ones(len(devices))
+    if by_speed and (taken > 0).all():
+        speed = taken.min() / taken  # of the fastest: one over the least of numbers is infinite
+    shares = divide_batch(problem.graph.batch, speed)
+    used = devices[shares > 0].astype(np.int32)
+    attempt.statistics["replicas"] = float(len(used))
+    return replicate(problem.graph, problem.cluster, used, shares[shares > 0])
 
 
 def _data_parallel(problem: Problem, attempt: Attempt, *, by_speed: bool) -> None:
-    graph, cluster, instance = problem.graph, problem.cluster, problem.instance
-    attempt.raise_bound(problem.plan_bound)
-    device_seconds = instance.seconds.sum(axis=0)[instance.type_of]
-    devices = _able_devices(instance)
-    if not len(devices):
-        attempt.refuse(_NO_DEVICE)
+    part = _replicate_all(problem, attempt, by_speed=by_speed)
+    if part is None:
         return
-    speed = np.ones(len(devices))
-    if by_speed and (device_seconds[devices] > 0).all():
-        taken = device_seconds[devices]
-        speed = taken.min() / taken  # of the fastest: one over the least of numbers is infinite
-    shares = divide_batch(graph.batch, speed)
-    used = devices[shares > 0].astype(np.int32)
-    part = replicate(graph, cluster, used, shares[shares > 0])
-    attempt.statistics["replicas"] = float(len(used))
     plan = Plan(parts=(part,), schedule=Schedule(kind=ScheduleKind.GPIPE, microbatches=1))
     try:
         attempt.offer(plan, problem.settle(plan))

@@ -5,7 +5,6 @@ what it is compared with in the literature, not what it is best at.
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from meshwright.array import Floats, Ints
 from meshwright.graph.coarsen.partition import (
@@ -43,7 +42,9 @@ def partition_units(instance: Instance, seed: int) -> Ints:
     devices = np.sort(np.argsort(-speed, kind="stable")[: instance.num_units])
     if len(devices) < 2:
         return np.full(instance.num_units, devices[0] if len(devices) else 0, dtype=np.int32)
-    start, neighbour, weight = _unit_graph(instance)
+    source, target = (instance.unit_of[ends].astype(np.int64) for ends in instance.graph.edges)
+    size = instance.graph.tensor_bytes[instance.graph.use_tensor]
+    start, neighbour, weight = gather_neighbours(source, target, size, instance.num_units)
     targets = speed[devices] / speed[devices].sum()
     found = cut_graph(
         len(devices),
@@ -53,8 +54,7 @@ def partition_units(instance: Instance, seed: int) -> Ints:
         seed=seed,
         targets=targets.tolist(),
     )
-    placed: Ints = devices[found].astype(np.int32)
-    return placed
+    return devices[found].astype(np.int32)
 
 
 def _device_speeds(instance: Instance) -> Floats:
@@ -67,12 +67,3 @@ def _device_speeds(instance: Instance) -> Floats:
         speed = np.ones_like(speed)
     floored: Floats = np.maximum(speed, speed.max() * 1e-3)[instance.type_of]
     return floored
-
-
-def _unit_graph(
-    instance: Instance,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats]:
-    """The undirected graph of units, compressed by rows, with the bytes of each edge."""
-    source, target = (instance.unit_of[ends].astype(np.int64) for ends in instance.graph.edges)
-    size = instance.graph.tensor_bytes[instance.graph.use_tensor]
-    return gather_neighbours(source, target, size, instance.num_units)

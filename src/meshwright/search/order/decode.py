@@ -80,8 +80,7 @@ class OrderDecoder:
         _fill_tails(self.state)
         # An op of no time is as urgent as the one after it: the sort is stable, so that the order
         # stays topological.
-        ranked: Ints = np.argsort(-self.ops["tail"][:-1], kind="stable").astype(np.int32)
-        return ranked
+        return np.argsort(-self.ops["tail"][:-1], kind="stable").astype(np.int32)
 
     def seconds(self, device_of_op: Ints, order: Ints, limit: float = np.inf) -> float:
         """The time of a placement under an order; leaves the starts in `ops`.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Ints
 from meshwright.compiled import Array, Float, Int, compiled, inlined
 from meshwright.kernel.heap import ENTRY, pop, push
 from meshwright.search.instance import Instance, StepArrays
@@ -110,24 +110,6 @@ def order_seconds(instance: Instance, device_of_op: Ints, order: Ints) -> float:
     finish, free_at = np.zeros(instance.num_ops), np.zeros(instance.num_devices)
     order, device_of = np.asarray(order, np.int32), np.asarray(device_of_op, np.int32)
     return _run_order(instance.arrays, order, device_of, finish, free_at)
-
-
-def longest_path(instance: Instance, seconds: Floats) -> float:
-    """The longest path along tensors when ops take `seconds` and transfers nothing."""
-    return _run_free(instance.in_start, instance.in_edges, seconds, np.zeros(instance.num_ops))
-
-
-@compiled
-def _run_free(in_start: Array, in_edges: Array, seconds: Array, finish: Array) -> float:
-    last = 0.0
-    for op in range(len(finish)):
-        start = 0.0
-        for e in range(in_start[op], in_start[op + 1]):
-            if in_edges[e].bytes >= 0.0:
-                start = max(start, finish[in_edges[e].op])
-        finish[op] = start + seconds[op]
-        last = max(last, finish[op])
-    return last
 
 
 @compiled

@@ -1,21 +1,36 @@
 """What a deployment is decided on: groups of ops, device groups, and what each costs where.
 
-Computed once for a graph and cluster; does not choose (after TAG).
+Computed once for a graph and cluster; does not choose (after TAG). Ops are joined into the groups
+that are deployed as one by simplification, then METIS. Nothing is dropped: an op that computes
+nothing, or whose result nobody reads, goes where what it reads is made.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from meshwright.array import freeze_arrays
+from meshwright.array import freeze_arrays, marked, sum_by, sum_rows
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
+from meshwright.graph.coarsen.partition import cut_graph, gather_neighbours, scaled_weights
 from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase
-from meshwright.search.instance import Instance, held_bytes, make_instance
-from meshwright.search.method.deploy.group import MAX_GROUPS, group_ops
-from meshwright.search.method.deploy.menu import make_menu
+from meshwright.kernel.disjoint import DisjointSets
+from meshwright.program.bucket import tie_sums
+from meshwright.search.instance import Instance, held_bytes, make_instance, mean_type_seconds
+from meshwright.search.method.deploy.menu import DeviceGroup, group_devices, make_menu
 from meshwright.search.method.deploy.option import GroupAction
-from meshwright.search.method.deploy.place import DeviceGroup, group_devices
+
+MAX_GROUPS = 60
+"""How many groups of ops there are at most: the number that TAG uses."""
+BALANCE = 2.0
+"""How many times the mean a group may take (TAG's balance factor)."""
+
+_IDLE_KINDS = frozenset(
+    {"identity", "no_op", "noop", "alias", "detach", "lift_fresh", "stop_gradient", "view"}
+)
+"""Ops that hand on what they read, in the words of graph files from elsewhere; captures have
+none."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -85,7 +100,6 @@ def analyse(
     less = _sum_seconds(graph, cluster, group_of, share)
     fixed = np.where(np.isfinite(less), np.minimum(_at_none(seconds, less, cluster), seconds), 0.0)
     actions = make_menu(graph, cluster, device_groups)
-    held = held_bytes(graph)
     return Analysis(
         instance=instance,
         group_of=group_of,
@@ -96,23 +110,15 @@ def analyse(
         seconds=seconds,
         fixed_seconds=fixed,
         gradient_bytes=_gradient_bytes(graph, group_of, num_groups),
-        state_bytes=_by_group(graph.state_bytes, group_of, num_groups),
-        held_bytes=_by_group(held, group_of, num_groups),
+        state_bytes=sum_by(group_of, graph.state_bytes, num_groups),
+        held_bytes=sum_by(group_of, held_bytes(graph), num_groups),
         between=_bytes_between(graph, group_of, num_groups),
     )
 
 
-def _by_group(values: Floats, group_of: Ints, num_groups: int) -> Floats:
-    return np.bincount(group_of, weights=values, minlength=num_groups).astype(np.float64)
-
-
 def _sum_seconds(graph: Graph, cluster: Cluster, group_of: Ints, samples: float) -> Floats:
-    num_groups = int(group_of.max()) + 1
-    columns = [
-        _by_group(op_seconds(graph, cluster.types[name], samples), group_of, num_groups)
-        for name in cluster.type_names
-    ]
-    return np.stack(columns, axis=1)
+    columns = [op_seconds(graph, cluster.types[name], samples) for name in cluster.type_names]
+    return sum_rows(group_of, np.stack(columns, axis=1), int(group_of.max()) + 1)
 
 
 def _at_none(whole: Floats, less: Floats, cluster: Cluster) -> Floats:
@@ -143,7 +149,7 @@ def _gradient_bytes(graph: Graph, group_of: Ints, num_groups: int) -> Floats:
     )
     tensors = np.unique(graph.use_tensor[is_gradient])
     owner = group_of[graph.tensor_source[tensors]]
-    return _by_group(graph.tensor_bytes[tensors], owner, num_groups)
+    return sum_by(owner, graph.tensor_bytes[tensors], num_groups)
 
 
 def _bytes_between(graph: Graph, group_of: Ints, num_groups: int) -> Floats:
@@ -156,3 +162,115 @@ def _bytes_between(graph: Graph, group_of: Ints, num_groups: int) -> Floats:
     np.add.at(table, (source, target), graph.tensor_bytes[tensor])
     np.fill_diagonal(table, 0.0)
     return table
+
+
+def group_ops(instance: Instance, max_groups: int, seed: int) -> Ints:
+    """The group of each op; ops of a co-location group are in one. Groups are numbered by falling
+    compute time."""
+    graph = instance.graph
+    label = _join_idle(instance)
+    names, unit_of = np.unique(label, return_inverse=True)
+    num_units = len(names)
+    seconds: Any = np.bincount(unit_of, weights=_op_seconds(instance), minlength=num_units)
+    found = np.arange(num_units, dtype=np.int32)
+    if num_units > max_groups:
+        source, target = (unit_of[ends].astype(np.int64) for ends in graph.edges)
+        size = graph.tensor_bytes[graph.use_tensor]
+        start, neighbour, weight = gather_neighbours(source, target, size, num_units)
+        found = cut_graph(
+            max_groups,
+            (start, neighbour),
+            scaled_weights(seconds),
+            scaled_weights(weight, whole=2 * weight.sum()),
+            seed=seed,
+            imbalance=BALANCE,
+        )
+    return _rank_groups(found[unit_of], seconds=_op_seconds(instance))
+
+
+def split_group(instance: Instance, ops: Ints, speeds: Floats, seed: int) -> Ints:
+    """For each op of a group a number from 0 to devices - 1: METIS on its units, each set with as
+    much compute as its device is fast."""
+    units, unit_of = np.unique(instance.unit_of[ops], return_inverse=True)
+    num_parts = min(len(speeds), len(units))
+    fastest = np.argsort(-speeds, kind="stable")[:num_parts]
+    if num_parts < 2:
+        return np.full(len(ops), fastest[0], dtype=np.int32)
+    graph = instance.graph
+    place = np.full(graph.num_ops, -1, dtype=np.int64)
+    place[ops] = unit_of
+    source, target = (place[ends] for ends in graph.edges)
+    inside = (source >= 0) & (target >= 0)
+    size = graph.tensor_bytes[graph.use_tensor][inside]
+    start, neighbour, weight = gather_neighbours(source[inside], target[inside], size, len(units))
+    seconds: Any = np.bincount(unit_of, weights=_op_seconds(instance)[ops], minlength=len(units))
+    found = cut_graph(
+        num_parts,
+        (start, neighbour),
+        scaled_weights(seconds),
+        scaled_weights(weight, whole=2 * weight.sum()),
+        seed=seed,
+        targets=(speeds[fastest] / speeds[fastest].sum()).tolist(),
+    )
+    return fastest[found[unit_of]].astype(np.int32)
+
+
+def _op_seconds(instance: Instance) -> Floats:
+    return mean_type_seconds(instance.seconds)
+
+
+def _join_idle(instance: Instance) -> Ints:
+    """A label for each op: its unit's, or that of the unit which it is simplified into."""
+    graph = instance.graph
+    unit_of = instance.unit_of
+    is_alone = np.bincount(unit_of, minlength=instance.num_units)[unit_of] == 1
+    joins = is_alone & (_is_idle(graph) | _is_dangling(graph))
+    label = unit_of.copy()
+    for op in np.flatnonzero(joins).tolist():
+        sources = graph.tensor_source[graph.inputs[op]]
+        if len(sources):  # in the graph's order, so that chains of them end at the same unit
+            label[op] = label[sources[0]]
+    for op in np.flatnonzero(joins)[::-1].tolist():
+        readers = graph.successors[op]
+        if not len(graph.inputs[op]) and len(readers):
+            label[op] = label[readers[0]]
+    return _join_tied(graph, label)
+
+
+def _join_tied(graph: Graph, label: Ints) -> Ints:
+    """One label for ops that must see the same samples, such as losses and what reads them."""
+    sets = DisjointSets(range(int(label.max()) + 1))
+    for op, leader in enumerate(tie_sums(graph).tolist()):
+        if op != leader:
+            sets.join(int(label[op]), int(label[leader]))
+    return np.array(sets.roots(), dtype=np.int32)[label]
+
+
+def _is_idle(graph: Graph) -> Bools:
+    named = np.array([kind in _IDLE_KINDS for kind in graph.kind_codes[0]], dtype=np.bool_)
+    moves = graph.flops + graph.bytes_read + graph.bytes_written
+    measured = np.zeros(graph.num_ops, dtype=np.bool_)
+    for seconds in graph.seconds.values():
+        measured |= np.nan_to_num(seconds, nan=0.0, posinf=1.0) > 0
+    does_nothing = (moves == 0) & ~measured & (graph.state_bytes == 0)
+    idle: Bools = named[graph.kind_codes[1]] | does_nothing
+    return idle
+
+
+def _is_dangling(graph: Graph) -> Bools:
+    """Whose results nobody reads, and that change nothing that is held; none in a step without
+    updates, whose results are what it is for."""
+    is_update = graph.phase == Phase.UPDATE
+    is_read = marked(graph.num_ops, graph.edges[0])
+    dangling: Bools = ~is_read & ~is_update & (graph.state_bytes == 0) & is_update.any()
+    return dangling
+
+
+def _rank_groups(group: Ints, seconds: Floats) -> Ints:
+    """The same groups, numbered by falling time, then by their first op."""
+    names, first, inverse = np.unique(group, return_index=True, return_inverse=True)
+    total = np.bincount(inverse, weights=seconds, minlength=len(names))
+    order = np.lexsort((first, -total))
+    rank = np.empty(len(names), dtype=np.int32)
+    rank[order] = np.arange(len(names), dtype=np.int32)
+    return rank[inverse]

@@ -20,13 +20,11 @@ import numpy as np
 from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Attempt
 from meshwright.search.instance import explain_nowhere
-from meshwright.search.method.deploy.analysis import analyse
 from meshwright.search.method.deploy.compile import make_plan
-from meshwright.search.method.deploy.deploy import MAX_DEVICES
+from meshwright.search.method.deploy.deploy import open_deployment
 from meshwright.search.method.deploy.evaluate import Evaluator
 from meshwright.search.method.deploy.option import Strategy
-from meshwright.search.method.deploy.tree.prior import uniform_prior
-from meshwright.search.method.deploy.tree.tree import Tree
+from meshwright.search.method.deploy.tree.tree import Tree, uniform_prior
 from meshwright.search.problem import Problem
 
 
@@ -54,13 +52,8 @@ def mcts(problem: Problem, attempt: Attempt) -> None:
 
 def _prepare(problem: Problem, attempt: Attempt) -> Evaluator | None:
     """What evaluates strategies; None: there are none, and the attempt says why."""
-    num_devices = problem.cluster.num_devices
-    if num_devices > MAX_DEVICES:
-        reason = f"{num_devices:,} devices are more than {MAX_DEVICES}; hybrid takes more"
-        attempt.refuse(f"not for this search: {reason}")
+    if (analysis := open_deployment(problem, attempt)) is None:
         return None
-    analysis = analyse(problem.graph, problem.cluster, seed=problem.seed)
-    attempt.raise_bound(problem.plan_bound)
     if not analysis.allowed.any(axis=1).all():
         whole = "no device type of the cluster can run a whole group of ops; place ops one by one"
         attempt.refuse(explain_nowhere(problem.instance) or whole)

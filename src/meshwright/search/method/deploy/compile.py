@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.plan.plan import Part, Plan, Sync
-from meshwright.search.method.deploy.analysis import Analysis
-from meshwright.search.method.deploy.group import split_group
+from meshwright.search.method.deploy.analysis import Analysis, split_group
 from meshwright.search.method.deploy.option import GroupAction, GroupOption, Strategy
 
 _SYNC = {
@@ -57,7 +56,9 @@ def make_plan(
             for op, device in deal_out(analysis, group, action.devices):
                 key = (device,), (), Sync.ALL_REDUCE, 0
                 part_of[op] = numbers.setdefault(key, len(numbers))
-    names, devices = _op_names(analysis), analysis.cluster.devices
+    if analysis not in _NAMES:
+        _NAMES[analysis] = np.array(analysis.graph.op_names, dtype=np.object_)
+    names, devices = _NAMES[analysis], analysis.cluster.devices
     chosen = list(numbers)
     _, first = np.unique(part_of, return_index=True)
     return Plan(
@@ -71,12 +72,6 @@ def make_plan(
             for number in part_of[np.sort(first)].tolist()
         )
     )
-
-
-def _op_names(analysis: Analysis) -> npt.NDArray[np.object_]:
-    if analysis not in _NAMES:
-        _NAMES[analysis] = np.array(analysis.graph.op_names, dtype=np.object_)
-    return _NAMES[analysis]
 
 
 def _key(action: GroupAction, option: GroupOption, bundle: int) -> _Key:

@@ -169,8 +169,7 @@ def _most_bytes(program: Program) -> Floats:
     )
     workspace = np.zeros(program.num_devices)
     np.maximum.at(workspace, rows["device"], rows["workspace_bytes"])
-    found: Floats = most + workspace
-    return found
+    return most + workspace
 
 
 def _read_feedback(analysis: Analysis, timeline: Timeline, fill: Floats) -> Feedback:

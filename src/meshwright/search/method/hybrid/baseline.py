@@ -15,18 +15,15 @@ from meshwright.plan.part import Recompute, ScheduleKind
 from meshwright.plan.stage import Frame, Option
 from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Attempt
-from meshwright.search.method.hybrid.answer import offer_trials
-from meshwright.search.method.hybrid.bound import space_bound
-from meshwright.search.method.hybrid.draft import HybridDraft
-from meshwright.search.method.hybrid.draft_pool import Pool
-from meshwright.search.method.hybrid.find import find_drafts
+from meshwright.search.method.hybrid.draft import HybridDraft, Pool
 from meshwright.search.method.hybrid.frame import FrameSearch, Layouts
+from meshwright.search.method.hybrid.hybrid import find_drafts
 from meshwright.search.method.hybrid.option_price import LayerPrices
 from meshwright.search.method.hybrid.scope import Scope, divisors
-from meshwright.search.method.hybrid.space import HybridSpace, list_samples, make_space
+from meshwright.search.method.hybrid.space import HybridSpace, list_samples, make_space, space_bound
 from meshwright.search.method.hybrid.table import samples_of
 from meshwright.search.method.hybrid.tier import Tiers
-from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene
+from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene, offer_trials
 from meshwright.search.pool.process import Processes
 from meshwright.search.problem import Problem
 

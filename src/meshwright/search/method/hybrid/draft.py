@@ -1,9 +1,15 @@
-"""A candidate of the hybrid search, in numbers."""
+"""Candidates of the hybrid search, in numbers, and those that are kept for the simulator."""
 
-from dataclasses import dataclass, replace
+import heapq
+from dataclasses import dataclass, field, replace
 
 from meshwright.plan.part import Keys, Schedule, ScheduleKind
 from meshwright.plan.stage import DraftStage, Frame
+
+_KEPT = 64
+"""The best by estimate."""
+_ALIKE = 2
+"""Drafts that differ in their pods only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,3 +54,40 @@ class HybridDraft:
     def is_plain(self) -> bool:
         """Whether its plan has neither teams nor ZeRO nor recomputation."""
         return all(stage.option.is_plain for stage in self.stages)
+
+
+@dataclass
+class Pool:
+    """The best drafts so far, of plans that differ in more than their pods two at the most."""
+
+    refuses_plain: bool = False
+    """Whether the first and the last layer share weights: a plan of several stages without teams,
+    ZeRO or recomputation would have to have both on the same devices."""
+    kept: list[tuple[float, int, HybridDraft]] = field(default_factory=list)
+    seen: set[tuple[object, ...]] = field(default_factory=set)
+    alike: dict[tuple[object, ...], list[float]] = field(default_factory=dict)
+
+    @property
+    def limit(self) -> float:
+        """What a draft must beat to be kept."""
+        return -self.kept[0][0] if len(self.kept) == _KEPT else float("inf")
+
+    def offer(self, draft: HybridDraft) -> None:
+        """Keep it if it is good and new."""
+        seconds = draft.estimate_seconds
+        if seconds >= self.limit or draft.key in self.seen:
+            return
+        if self.refuses_plain and draft.is_plain and len(draft.stages) > 1:
+            return
+        self.seen.add(draft.key)
+        others = self.alike.setdefault(draft.family, [])
+        if sum(other <= seconds for other in others) >= _ALIKE:
+            return
+        others.append(seconds)
+        heapq.heappush(self.kept, (-seconds, -len(self.seen), draft))
+        if len(self.kept) > _KEPT:
+            heapq.heappop(self.kept)
+
+    def drafts(self) -> list[HybridDraft]:
+        """The drafts that are kept, the best first."""
+        return [draft for *_, draft in sorted(self.kept, key=lambda each: (-each[0], -each[1]))]

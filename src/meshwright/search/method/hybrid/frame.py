@@ -46,10 +46,7 @@ class Layouts:
         cluster, order = prices.cluster, np.array(prices.tiers.order)
         self._types = cluster.type_of[order]
         self.usable_bytes = usable_bytes(prices.stack.graph, cluster)[order]
-
-    @cached_property
-    def _is_alike(self) -> bool:
-        return bool(np.ptp(self._types) == 0 and np.ptp(self.usable_bytes) == 0)
+        self._is_alike = bool(np.ptp(self._types) == 0 and np.ptp(self.usable_bytes) == 0)
 
     def place(self, frame: Frame, offset: int, size: int) -> StagePlace:
         """The devices of a stage in every pod."""
@@ -333,5 +330,4 @@ def _shift(place: StagePlace, table: OptionTable, picked: Longs) -> Floats:
     that was picked."""
     shape = np.arange(table.output_bytes.shape[1])
     output = table.output_bytes[np.maximum(picked, 0), shape]
-    seconds: Floats = 2 * (place.latency_seconds + place.seconds_per_byte * output)
-    return seconds
+    return 2 * (place.latency_seconds + place.seconds_per_byte * output)

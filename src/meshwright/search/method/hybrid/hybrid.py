@@ -14,21 +14,34 @@ from dataclasses import replace
 from meshwright.cost.runtime import RUNTIMES
 from meshwright.errors import InputError
 from meshwright.plan.degrees import stage_degrees
+from meshwright.plan.part import ScheduleKind
 from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Attempt
-from meshwright.search.method.hybrid.answer import offer_trials
-from meshwright.search.method.hybrid.bound import space_bound
-from meshwright.search.method.hybrid.draft import HybridDraft
-from meshwright.search.method.hybrid.draft_pool import Pool
+from meshwright.search.method.hybrid.draft import HybridDraft, Pool
 from meshwright.search.method.hybrid.exhaust import exhaust
-from meshwright.search.method.hybrid.find import find_drafts
+from meshwright.search.method.hybrid.frame import FrameSearch
+from meshwright.search.method.hybrid.interleave import interleave
 from meshwright.search.method.hybrid.scope import Scope, narrow_to_inference
 from meshwright.search.method.hybrid.smallest import explain_lack
-from meshwright.search.method.hybrid.space import HybridSpace, describe_space, make_space
-from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene
+from meshwright.search.method.hybrid.space import (
+    HybridSpace,
+    describe_space,
+    list_cells,
+    list_mixed,
+    make_space,
+    space_bound,
+)
+from meshwright.search.method.hybrid.table import option_fits
+from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene, offer_trials
 from meshwright.search.pool.engine import open_engine
 from meshwright.search.pool.process import Processes
 from meshwright.search.problem import Problem
+
+_INTERLEAVED = 8
+"""Drafts that are also tried with several chunks a device."""
+_UNIFORM_CELLS = 6
+"""On few devices, frames and sizes that are also tried with one option for all stages; on
+more, simulations take too long to make use of that."""
 
 _DRAFT_SHARE = 0.5
 """The part of the budget that drafts are made in; the rest is for the simulator."""
@@ -86,7 +99,9 @@ def hybrid(problem: Problem, attempt: Attempt) -> None:
             _simulate(
                 space, trials, pool.drafts(), clock, stack if problem.engine is None else None
             )
-            is_whole = _is_small(space) and exhaust(space, trials, _EXHAUSTED, clock)
+            devices, layers = space.cluster.num_devices, space.stack.num_layers
+            is_small = devices <= _SMALL_DEVICES and layers <= _SMALL_LAYERS
+            is_whole = is_small and exhaust(space, trials, _EXHAUSTED, clock)
             clock.look()
         if clock.is_interrupted:
             if not pool.kept:
@@ -108,10 +123,6 @@ def hybrid(problem: Problem, attempt: Attempt) -> None:
         attempt.statistics["whole"] = float(is_whole)
         whole = "all plans of this space were looked at, layer by layer"
         attempt.notes = (describe_space(space), *([whole] if is_whole else []))
-
-
-def _is_small(space: HybridSpace) -> bool:
-    return space.cluster.num_devices <= _SMALL_DEVICES and space.stack.num_layers <= _SMALL_LAYERS
 
 
 def _simulate(
@@ -164,3 +175,71 @@ def _described(space: HybridSpace, scene: TrialScene, draft: HybridDraft) -> lis
     usual = replace(degrees, layers=(), pods=1)
     frame, stages = stage_degrees(space.stack, space.cluster, usual)
     return [replace(draft, frame=frame, stages=stages)]
+
+
+def find_drafts(space: HybridSpace, pool: Pool, clock: Clock) -> None:
+    """Stages of one size in every frame whose bound is below what the pool keeps, stages of
+    different sizes in the best frames, and chunks on the devices of the best drafts."""
+    kinds = [each for each in space.scope.schedules if each is not ScheduleKind.INTERLEAVED]
+    # Interleaved drafts begin from others, which are dropped where they may not be used.
+    seeds = pool if kinds else Pool()
+    kinds = kinds or [ScheduleKind.ONE_F_ONE_B]
+
+    def limit() -> float:
+        return seeds.limit
+
+    for cell in list_cells(space):
+        if cell.bound >= seeds.limit or (seeds.kept and clock.is_over):
+            break
+        options = cell.options(space, seeds.limit)
+        search = FrameSearch(space.layouts, space.shapes, cell.frame, [cell.size], options)
+        found = list(search.drafts(kinds, limit))
+        if not all(map(space.allows, found)):
+            legal = [each for each in options if not each.is_plain]
+            search = FrameSearch(space.layouts, space.shapes, cell.frame, [cell.size], legal)
+            found += search.drafts(kinds, limit)
+        for draft in found:
+            seeds.offer(draft)
+    _add_uniform(space, seeds, kinds, clock)
+    for frame, sizes in list_mixed(space, seeds.drafts()) if space.scope.mixed else ():
+        if clock.is_over:
+            break
+        search = FrameSearch(space.layouts, space.shapes, frame, sizes, space.options)
+        for draft in search.drafts(_cheapest(kinds), limit):
+            seeds.offer(draft)
+    if ScheduleKind.INTERLEAVED in space.scope.schedules:
+        is_tied = space.stack.shares_groups
+        legal = [each for each in space.options if not (is_tied and each.is_plain)]
+        for draft in seeds.drafts()[:_INTERLEAVED]:
+            for each in interleave(
+                space.layouts, space.shapes, legal, draft, space.scope.interleaved_chunks
+            ):
+                pool.offer(each)
+    if seeds is not pool and space.scope.allows_one_chunk:
+        for draft in seeds.drafts():
+            if len(draft.stages) == 1:  # which all schedules run alike
+                pool.offer(draft)
+
+
+def _add_uniform(
+    space: HybridSpace, pool: Pool, kinds: Sequence[ScheduleKind], clock: Clock
+) -> None:
+    """In the best frames, all stages with one option each: what is least for every stage by itself
+    need not be for all together, which only the simulator can tell."""
+    if space.cluster.num_devices > _FEW_DEVICES:
+        return
+    best = dict.fromkeys((each.frame, each.stages[0].size) for each in pool.drafts())
+    for frame, size in list(best)[:_UNIFORM_CELLS]:
+        for option in space.options:
+            if clock.is_over:
+                return
+            if option_fits(space.prices, frame, size, option):
+                search = FrameSearch(space.layouts, space.shapes, frame, [size], [option])
+                for draft in search.drafts(kinds, lambda: pool.limit):
+                    pool.offer(draft)
+
+
+def _cheapest(kinds: Sequence[ScheduleKind]) -> Sequence[ScheduleKind]:
+    """One schedule for stages of different sizes, whose dynamic programme takes a while: 1F1B,
+    which holds fewest microbatches, where it may be used."""
+    return [ScheduleKind.ONE_F_ONE_B] if ScheduleKind.ONE_F_ONE_B in kinds else kinds[:1]

@@ -19,7 +19,7 @@ from meshwright.cost.layer.team import Team
 from meshwright.cost.runtime import MESHWRIGHT, Runtime
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.part import Recompute
-from meshwright.program.team.defer import deferred_bytes
+from meshwright.program.team.stage import deferred_bytes
 from meshwright.search.method.hybrid.tier import Axis, Lines, Tiers, find_groups
 
 _MAX_LINES = 8

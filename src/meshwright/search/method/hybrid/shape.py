@@ -4,7 +4,7 @@ What a stage costs depends on how many layers of each kind it has and on what co
 not on which layers these are. Knows nothing of costs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -56,16 +56,9 @@ class Shapes:
         kept, place = np.unique(self.shape_of[first[is_near], after[is_near]], return_inverse=True)
         shape_of = np.full_like(self.shape_of, -1)
         shape_of[first[is_near], after[is_near]] = place.ravel()
-        return Shapes(
-            counts=self.counts[kept],
-            shape_of=shape_of,
-            pairs=self.pairs[kept],
-            first_kind=self.first_kind[kept],
-            second_kind=self.second_kind[kept],
-            last_kind=self.last_kind[kept],
-            before_kind=self.before_kind[kept],
-            has_next=self.has_next[kept],
-        )
+        by_shape = {each.name for each in fields(self)} - {"shape_of"}
+        picked = {name: getattr(self, name)[kept] for name in by_shape}
+        return Shapes(shape_of=shape_of, **picked)
 
 
 def find_shapes(stack: Stack) -> Shapes:

@@ -10,6 +10,7 @@ from math import inf
 
 import numpy as np
 
+from meshwright.kernel.row import group_values
 from meshwright.plan.part import Recompute, ScheduleKind
 from meshwright.plan.stage import Frame
 from meshwright.search.clock import Clock
@@ -61,11 +62,12 @@ def _name_limits(scope: Scope) -> str:
 
 def least_bytes(space: HybridSpace) -> float:
     """The least memory, of the fullest device, that any plan of the scope needs."""
+    keeps_least = max(space.scope.recompute, key=list(Recompute).index)
     options = [
         each
         for each in space.options
         if each.zero in (min(space.scope.zero), max(space.scope.zero))
-        and each.recompute is _least_recompute(space)
+        and each.recompute is keeps_least
     ]
     least = inf
     for frame, size in _frames(space):
@@ -75,18 +77,11 @@ def least_bytes(space: HybridSpace) -> float:
     return least
 
 
-def _least_recompute(space: HybridSpace) -> Recompute:
-    """The recomputation that keeps least, of those that may be used."""
-    return max(space.scope.recompute, key=list(Recompute).index)
-
-
 def _frames(space: HybridSpace) -> Iterator[tuple[Frame, int]]:
     """The frames with the smallest microbatches for each number of pods, which hold least."""
     num_devices = len(space.prices.tiers.order)
-    every: dict[int, list[Frame]] = {}
-    for frame in list_frames(space.scope, space.batch, num_devices):
-        every.setdefault(frame.pods, []).append(frame)
-    for pods, frames in every.items():
+    frames_of = list_frames(space.scope, space.batch, num_devices)
+    for pods, frames in group_values((frame.pods, frame) for frame in frames_of).items():
         for size in list_sizes(num_devices // pods):
             for frame in frames:
                 yield frame, size
@@ -119,18 +114,13 @@ def _enough_memory(space: HybridSpace, needed: float) -> float:
         usable = float(space.layouts.usable_bytes.min())
         memory = min(each.memory_bytes for each in space.cluster.devices) * _ROUNDED
         memory *= max(needed / usable, 1.0)
-        space = _with_memory(space, memory)
+        devices = tuple(replace(each, memory_bytes=memory) for each in space.cluster.devices)
+        cluster = replace(space.cluster, devices=devices)
+        prices = LayerPrices(space.stack, cluster, space.prices.tiers)
+        space = replace(space, cluster=cluster, prices=prices, layouts=Layouts(prices))
         needed = least_bytes(space)
         if needed <= space.layouts.usable_bytes.min():
             return memory
-
-
-def _with_memory(space: HybridSpace, memory: float) -> HybridSpace:
-    """The same with devices of so much memory."""
-    devices = tuple(replace(each, memory_bytes=memory) for each in space.cluster.devices)
-    cluster = replace(space.cluster, devices=devices)
-    prices = LayerPrices(space.stack, cluster, space.prices.tiers)
-    return replace(space, cluster=cluster, prices=prices, layouts=Layouts(prices))
 
 
 def _enough_devices(space: HybridSpace, usable: float, clock: Clock) -> int:

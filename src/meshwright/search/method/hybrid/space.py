@@ -9,6 +9,7 @@ import numpy as np
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
+from meshwright.cost.layer.price import price_layer
 from meshwright.cost.layer.team import Team
 from meshwright.cost.runtime import MESHWRIGHT, Runtime
 from meshwright.errors import InputError, quoted
@@ -16,6 +17,7 @@ from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.describe import span, words
+from meshwright.plan.part import Recompute
 from meshwright.plan.stage import Frame, Option
 from meshwright.search.method.hybrid.draft import HybridDraft
 from meshwright.search.method.hybrid.frame import Layouts
@@ -130,6 +132,30 @@ def list_samples(space: HybridSpace) -> list[float]:
                     if samples >= 1 and samples == int(samples):
                         found.add(samples)
     return sorted(found)
+
+
+def space_bound(space: HybridSpace) -> float:
+    """No plan of a space is faster, whatever its stages and schedule.
+
+    Every sample passes every layer on some team, and its members are busy for as long as that
+    takes: device-seconds a sample, at the best team and microbatch for that layer, divided by all
+    devices. With several types of devices every second counts as one of the fastest type's.
+    """
+    stack, cluster = space.stack, space.cluster
+    teams = list(dict.fromkeys(option.team for option in space.options))
+    samples = list_samples(space)
+    space.prices.prepare(teams, samples)
+    total = 0.0
+    for number, kind in enumerate(stack.kinds):
+        least = inf
+        for name in cluster.type_names:
+            for team in teams:
+                for size in samples:
+                    cost = price_layer(kind, team, Recompute.NONE, cluster.types[name], size)
+                    busy = cost.forward_seconds + cost.backward_seconds
+                    least = min(least, busy * team.num_devices / size)
+        total += least * stack.layers.count(number)
+    return total * stack.graph.batch / cluster.num_devices
 
 
 _MAX_UNITS = 64

@@ -298,8 +298,7 @@ class _Part:
         # So many times the largest is never below as many of the largest; and what arrives.
         copies = 2 + self.runtime.gathered_ahead
         gathered = np.where(self.zero >= 3, copies * self._most(parameters), 0.0)
-        result: Floats = buffers + gathered
-        return result
+        return buffers + gathered
 
     def _transfers(self, side: Floats) -> Floats:
         """The bytes that a team receives and sends between stages, as `meshwright.cost.stage`
@@ -308,8 +307,7 @@ class _Part:
         shapes = self.shapes
         coming = np.where(shapes.before_kind >= 0, output[:, shapes.before_kind] + side, 0.0)
         leaving = np.where(shapes.has_next, output[:, shapes.last_kind] + side, 0.0)
-        result: Floats = coming + leaving
-        return result
+        return coming + leaving
 
 
 def _beside_bytes(

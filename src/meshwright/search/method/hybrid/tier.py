@@ -22,6 +22,7 @@ from meshwright.cost.collective import Collective, find_unbeaten
 from meshwright.cost.rounds import Price, Round, price_rounds
 from meshwright.cost.way import PROTOCOLS
 from meshwright.cost.wire import Wire, find_wire, has_switch
+from meshwright.kernel.row import group_values
 
 Lines = tuple[tuple[float, float], ...]
 """Latency and seconds a byte of some algorithms."""
@@ -304,9 +305,8 @@ def find_groups(order: Sequence[int], axis: Axis, crowd: Axis) -> list[list[int]
         here = rest // stride % count * stride
         first, rest = first - here, rest - here
         size *= count
-    members: dict[int, list[int]] = {}
-    for place, start in zip(places.tolist(), first.tolist(), strict=True):
-        members.setdefault(start, []).append(order[place])
+    starts = zip(first.tolist(), places.tolist(), strict=True)
+    members = group_values((start, order[place]) for start, place in starts)
     return [each for each in members.values() if len(each) == size]
 
 
@@ -340,9 +340,7 @@ def find_tiers(cluster: Cluster) -> Tiers:
 def _has_even_hosts(cluster: Cluster) -> bool:
     """Whether hosts have as many devices each, all pairs of which are alike: direct links of a few
     are not, nor are hosts of different types."""
-    members: dict[str, list[int]] = {}
-    for number, device in enumerate(cluster.devices):
-        members.setdefault(device.host, []).append(number)
+    members = group_values((device.host, k) for k, device in enumerate(cluster.devices))
     if len({len(each) for each in members.values()}) > 1:
         return False
     hosts = list(members.values())
@@ -366,7 +364,8 @@ def _measure(
     sources, targets = sources[sources != targets], targets[sources != targets]
     everyone = _price(cluster, sources, targets, wire)
     # One device of each group alone: the slowest of these pairs is what one transfer gets.
-    firsts = _samples(len(sources), size)
+    firsts = range(0, len(sources), size)
+    firsts = firsts[:: max(1, len(firsts) // 16)]  # some 16 groups, evenly chosen
     alone = [_price(cluster, sources[k : k + 1], targets[k : k + 1], wire) for k in firsts]
     return NetworkTier(
         size=size,
@@ -376,12 +375,6 @@ def _measure(
         call_seconds=max(each.call_seconds for each in alone),
         own_part=0.0 if wire is None else float(wire.own_part[everyone.links].min(initial=1.0)),
     )
-
-
-def _samples(count: int, size: int) -> list[int]:
-    """A device of each of some 16 groups, evenly chosen."""
-    firsts = list(range(0, count, size))
-    return firsts[:: max(1, len(firsts) // 16)]
 
 
 def _price(

@@ -1,4 +1,5 @@
-"""Simulates drafts on whatever engine evaluates things: by layer, and the best of them op by op."""
+"""Simulates drafts on whatever engine evaluates things: by layer, and the best of them op by op,
+which are what is offered."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,18 +11,21 @@ from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
-from meshwright.graph.stack.stack import Stack
+from meshwright.plan.answer import RunnerUp
 from meshwright.plan.part import Keys
 from meshwright.plan.plan import Plan
 from meshwright.plan.stage import Planner
 from meshwright.program.lower import MAX_OP_INSTANCES, choose_granularity, count_instances
+from meshwright.search.incumbent import Attempt
 from meshwright.search.judge import Verdict, try_plan
 from meshwright.search.method.hybrid.draft import HybridDraft
 from meshwright.search.method.hybrid.tier import Tiers
 from meshwright.search.pool.engine import Engine
 
+_RUNNER_UPS = 5
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+
+@dataclass(frozen=True, eq=False)
 class TrialScene:
     """What workers need to know to simulate drafts."""
 
@@ -34,24 +38,15 @@ class TrialScene:
     @cached_property
     def _planner(self) -> Planner:
         """Made where it is used: a worker finds the layers itself."""
-        return Planner(self.stack, self.cluster, self.tiers.order)
+        return Planner(find_layers(self.graph), self.cluster, self.tiers.order)
 
     def plan(self, draft: HybridDraft) -> Plan:
         """The plan that a draft stands for."""
         parts = self._planner.parts(draft.frame, draft.stages)
         return Plan(parts=parts, schedule=draft.schedule, runtime=self.runtime)
 
-    @cached_property
-    def stack(self) -> Stack:
-        """The layers of the graph that is planned."""
-        return find_layers(self.graph)
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return _scene, (self.graph, self.cluster, self.tiers, self.sharing, self.runtime)
-
-
-def _scene(graph: Graph, cluster: Cluster, tiers: Tiers, sharing: str, runtime: str) -> TrialScene:
-    return TrialScene(graph=graph, cluster=cluster, tiers=tiers, sharing=sharing, runtime=runtime)
+        return TrialScene, (self.graph, self.cluster, self.tiers, self.sharing, self.runtime)
 
 
 def try_draft(scene: TrialScene, draft: HybridDraft) -> Verdict:
@@ -147,3 +142,23 @@ class HybridTrials:
         """The shortest step of what fits; infinite while nothing does."""
         fitting = [each.step_seconds for each in self.verdicts.values() if each.fits]
         return min(fitting, default=float("inf"))
+
+
+def offer_trials(attempt: Attempt, trials: HybridTrials) -> None:
+    """Offer the best plan, with the next best beside it; verdicts are of steps op by op."""
+    settled, reason = trials.settle(1 + _RUNNER_UPS)
+    if not settled:
+        attempt.refuse(reason)
+        return
+    verdict, draft = settled[0]
+    attempt.statistics |= {
+        "simulated": float(len(trials.verdicts)),
+        "estimate_seconds": draft.estimate_seconds,
+        "layer_seconds": trials.best_seconds,
+    }
+    attempt.offer(trials.scene.plan(draft), verdict)
+    plans = [(verdict, trials.scene.plan(each)) for verdict, each in settled[1:]]
+    attempt.runner_ups = tuple(
+        RunnerUp(plan=plan, step_seconds=verdict.step_seconds, description=plan.description)
+        for verdict, plan in plans
+    )

@@ -18,10 +18,9 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.array import Floats, Ints
-from meshwright.graph.graph import Graph
+from meshwright.array import Floats, Ints, sum_rows
+from meshwright.kernel.root import join_pairs
 from meshwright.search.incumbent import Attempt
 from meshwright.search.instance import Instance, explain_nowhere, order_plan, placement_plan
 from meshwright.search.judge import tighten
@@ -84,30 +83,13 @@ def follow_forward(instance: Instance) -> Ints | None:
     """
     graph = instance.graph
     backward = np.flatnonzero(graph.partner >= 0)
-    root = np.arange(instance.num_units)
-    for op in backward.tolist():
-        one, other = (_find(root, int(instance.unit_of[k])) for k in (op, graph.partner[op]))
-        root[max(one, other)] = min(one, other)
-    whole = np.array([_find(root, unit) for unit in range(instance.num_units)])
-    _, joined = np.unique(whole, return_inverse=True)
-    seconds = _sum_rows(instance.unit_seconds, joined)
+    root = np.arange(instance.num_units, dtype=np.int32)
+    join_pairs(root, instance.unit_of[backward], instance.unit_of[graph.partner[backward]])
+    _, joined = np.unique(root, return_inverse=True)
+    seconds = sum_rows(joined, instance.unit_seconds, int(joined.max(initial=-1)) + 1)
     if len(seconds) == instance.num_units or not np.isfinite(seconds).any(axis=1).all():
         return None
-    unit_of: Ints = joined[instance.unit_of].astype(np.int32)
-    return unit_of
-
-
-def _find(root: npt.NDArray[np.int64], unit: int) -> int:
-    while root[unit] != unit:
-        root[unit] = root[root[unit]]
-        unit = int(root[unit])
-    return unit
-
-
-def _sum_rows(values: Floats, row_of: npt.NDArray[np.int64]) -> Floats:
-    summed = np.zeros((int(row_of.max(initial=-1)) + 1, values.shape[1]))
-    np.add.at(summed, row_of, values)
-    return summed
+    return joined[instance.unit_of].astype(np.int32)
 
 
 def schedule_msct(
@@ -138,8 +120,11 @@ class _Schedule:
         graph, num_devices = instance.graph, instance.num_devices
         self._chain, self._unit_of, self._queues = chain, unit_of.tolist(), queues
         self._seconds: Floats = instance.seconds[:, instance.type_of]
-        joined = _units_of_units(instance, unit_of)
-        self._can_run = np.isfinite(_sum_rows(instance.unit_seconds, joined))[:, instance.type_of]
+        first = instance.unit_ops[instance.unit_start[:-1]]
+        joined = unit_of[first].astype(np.int64)
+        self._can_run = np.isfinite(
+            sum_rows(joined, instance.unit_seconds, int(joined.max(initial=-1)) + 1)
+        )[:, instance.type_of]
         self._unit_bytes = np.bincount(joined, weights=instance.unit_bytes)
         self._unit_device = [-1] * len(self._unit_bytes)
         self._latency, self._per_byte = instance.latency, 1.0 / instance.bandwidth
@@ -147,7 +132,10 @@ class _Schedule:
         self._free_at, self._channel_at = np.zeros(num_devices), np.zeros(num_devices)
         self._reserved, self._awake_at = np.full(num_devices, -1), np.full(num_devices, np.inf)
         self._last_op = [-1] * num_devices
-        self._inputs, self._sizes = _list_inputs(graph), graph.tensor_bytes.tolist()
+        self._inputs: list[list[int]] = [
+            graph.inputs[op].tolist() for op in range(instance.num_ops)
+        ]
+        self._sizes = graph.tensor_bytes.tolist()
         self._source = graph.tensor_source.tolist()
         self._arrival: dict[int, Floats] = {}
         """When tensors that were sent arrive on each device; infinite where they do not."""
@@ -304,21 +292,6 @@ class _Schedule:
             self._reserved[device] = op
             self._awake_at[device] = max(self.finish[each] for each in self._before[op])
         return start
-
-
-def _units_of_units(instance: Instance, unit_of: Ints) -> npt.NDArray[np.int64]:
-    """For each unit of the instance the one that has it."""
-    first = instance.unit_ops[instance.unit_start[:-1]]
-    joined: npt.NDArray[np.int64] = unit_of[first].astype(np.int64)
-    return joined
-
-
-def _list_inputs(graph: Graph) -> list[list[int]]:
-    """The tensors that each op reads."""
-    inputs: list[list[int]] = [[] for _ in range(graph.num_ops)]
-    for op, tensor in zip(graph.use_op.tolist(), graph.use_tensor.tolist(), strict=True):
-        inputs[op].append(tensor)
-    return inputs
 
 
 def _neighbours(instance: Instance) -> tuple[list[list[int]], list[list[int]]]:

@@ -6,17 +6,27 @@ the same stage or a later one, a gradient to the same or an earlier one. So ever
 of blocks is a legal pipeline, not only the prefixes of one order, as in
 `search/method/pipeline/chain.py`; anchors and the wrapped end (of weights tied across the model)
 are found there. Knows nothing of times.
+
+A few places that nothing joins to the rest (the counters of batch normalisation), that only feed
+one place (a table of position biases) or only read one (a statistic) could each be in any stage
+before or after, so that there would be more downsets than anybody can look at, for no gain in time
+worth the name: what hangs so loosely on a graph is tied to what it hangs on.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.array import Bools, Floats, Ints
+from meshwright.array import Bools, Floats, Ints, sum_by
 from meshwright.graph.graph import Graph, Phase
+from meshwright.kernel.disjoint import DisjointSets
+from meshwright.kernel.row import group_values, sum_values
 from meshwright.search.method.pipeline.chain import find_anchors, find_tail
-from meshwright.search.method.pipeline.loose import ring, tie_loose
 from meshwright.search.method.pipeline.stage.cycle import number_components
+
+MAX_LOOSE = 8
+"""Places that may not choose their stage for themselves."""
 
 Pair = tuple[int, int]
 
@@ -44,9 +54,7 @@ class Blocks:
 
     def add_up(self, values: Floats) -> Floats:
         """Of each block the sum over its ops."""
-        return np.bincount(self.block_of_op, weights=values, minlength=self.num_blocks).astype(
-            np.float64
-        )
+        return sum_by(self.block_of_op, values, self.num_blocks)
 
     def stage_of_op(self, stage_of_block: Ints) -> Ints:
         """The stage of each op; the wrapped end is one more stage after all others."""
@@ -130,24 +138,90 @@ def _find_wires(graph: Graph, block_of_op: Ints) -> tuple[tuple[tuple[int, ...],
         graph.use_tensor.tolist(), block_of_op[graph.use_op].tolist(), strict=True
     ):
         pins[tensor].add(reader)
-    total: dict[tuple[int, ...], float] = {}
-    for held, size in zip(pins, graph.tensor_bytes.tolist(), strict=True):
-        if len(held) > 1 and size > 0:
-            key = tuple(sorted(held))
-            total[key] = total.get(key, 0.0) + size
+    sizes = zip(pins, graph.tensor_bytes.tolist(), strict=True)
+    total = sum_values(
+        (tuple(sorted(held)), size) for held, size in sizes if len(held) > 1 and size > 0
+    )
     return tuple((key, total[key]) for key in sorted(total))
 
 
 def _find_links(graph: Graph, block_of_op: Ints) -> tuple[tuple[int, int, float], ...]:
     """Between pairs of blocks: what clustering saves by merging the two."""
     source, target = (block_of_op[ends].tolist() for ends in graph.edges)
-    seen: set[tuple[int, int, int]] = set()
-    total: dict[Pair, float] = {}
-    sizes = graph.tensor_bytes[graph.use_tensor].tolist()
-    for tensor, u, v, size in zip(graph.use_tensor.tolist(), source, target, sizes, strict=True):
-        if u == v or (tensor, u, v) in seen:
-            continue
-        seen.add((tensor, u, v))
-        pair = (min(u, v), max(u, v))
-        total[pair] = total.get(pair, 0.0) + size
+    uses = dict.fromkeys(zip(graph.use_tensor.tolist(), source, target, strict=True))
+    size = graph.tensor_bytes.tolist()
+    total = sum_values(((min(u, v), max(u, v)), size[t]) for t, u, v in uses if u != v)
     return tuple((u, v, size) for (u, v), size in sorted(total.items()))
+
+
+def ring(places: Iterable[int]) -> set[Pair]:
+    """Pairs that make places one."""
+    ordered = sorted(places)
+    after = [*ordered[1:], ordered[0]]
+    return {(u, v) for u, v in zip(ordered, after, strict=True) if u != v}
+
+
+def tie_loose(pairs: set[Pair], count: int) -> set[Pair]:
+    """More pairs, in rings, which tie loose places to others; pairs are "not after"."""
+    tied = _tie_islands(pairs, count)
+    component = number_components(count, sorted(pairs | tied))
+    first = [0] * (max(component, default=0) + 1)
+    for place in range(count - 1, -1, -1):
+        first[component[place]] = place
+    named = {(component[u], component[v]) for u, v in pairs}
+    edges = sorted((u, v) for u, v in named if u != v)
+    loose = _tie_trees(edges, len(first))
+    loose |= _tie_trees([(v, u) for u, v in edges], len(first))
+    return tied | {pair for u, v in loose for pair in ring((first[u], first[v]))}
+
+
+def _tie_islands(pairs: set[Pair], count: int) -> set[Pair]:
+    """Components of few places join the place before their first."""
+    sets = DisjointSets(range(count))
+    for u, v in pairs:
+        sets.join(u, v)
+    members = group_values((root, place) for place, root in enumerate(sets.roots()))
+    largest = max(map(len, members.values()), default=0)
+    tied: set[Pair] = set()
+    for places in members.values():
+        if len(places) <= min(MAX_LOOSE, largest - 1):
+            own = set(places)
+            other = places[0] - 1 if places[0] else min(k for k in range(count) if k not in own)
+            tied |= ring({*places, other})
+    return tied
+
+
+def _tie_trees(edges: list[Pair], count: int) -> set[Pair]:
+    """Small trees that only lead to one node, which is no such tree itself, with that node.
+
+    Nodes are numbered so that edges rise, or fall all of them.
+    """
+    before: list[list[int]] = [[] for _ in range(count)]
+    num_after = [0] * count
+    for u, v in edges:
+        before[v].append(u)
+        num_after[u] += 1
+    rises = not edges or edges[0][0] < edges[0][1]
+    size = [0] * count
+    tied: set[Pair] = set()
+    for node in range(count) if rises else range(count - 1, -1, -1):
+        is_tree = all(num_after[each] == 1 and size[each] <= MAX_LOOSE for each in before[node])
+        size[node] = 1 + sum(size[each] for each in before[node]) if is_tree else MAX_LOOSE + 1
+        if not is_tree:
+            tied |= {
+                pair
+                for each in before[node]
+                if num_after[each] == 1 and size[each] <= MAX_LOOSE
+                for pair in _tree(before, each, node)
+            }
+    return tied
+
+
+def _tree(before: list[list[int]], root: int, node: int) -> set[Pair]:
+    """A tree's nodes, each with the node that all of it joins."""
+    found, stack = set(), [root]
+    while stack:
+        each = stack.pop()
+        found.add((each, node))
+        stack += before[each]
+    return found

@@ -1,12 +1,12 @@
 """A pipeline that may be tried: its stages, their devices, the schedule. Knows nothing of times."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from meshwright.array import Bools, Floats, Ints
+from meshwright.array import Bools, Floats, Ints, marked, sum_by
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind
@@ -73,9 +73,8 @@ class StageCut:
         is_back = (graph.phase[source] == Phase.BACKWARD) & (
             graph.phase[graph.use_op] == Phase.BACKWARD
         )
-        table = np.zeros((self.num_stages, self.num_stages), dtype=np.bool_)
-        table[stage[source[is_back]], stage[graph.use_op[is_back]]] = True
-        return table
+        code = stage[source[is_back]] * self.num_stages + stage[graph.use_op[is_back]]
+        return marked(self.num_stages**2, code).reshape(self.num_stages, self.num_stages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -119,3 +118,36 @@ def suited_kinds(
     ):
         return (ScheduleKind.INTERLEAVED, ScheduleKind.GPIPE)
     return (ScheduleKind.GPIPE,)
+
+
+def scheduled(
+    cut: StageCut, homes: Homes, choices: Sequence[int], origin: str
+) -> Iterator[Candidate]:
+    """With each number of microbatches all schedules that suit."""
+    for count in choices:
+        for kind in suited_kinds(cut.num_stages, homes, count):
+            yield Candidate(cut=cut, homes=homes, kind=kind, microbatches=count, origin=origin)
+
+
+def recomputed_peak_bytes(
+    graph: Graph, cut: StageCut, microbatches: int, replicas: Sequence[int]
+) -> Floats:
+    """Parmesan's peak memory of each stage with recomputation, on a replica: what that would save,
+    as plans of this search must fit without it.
+
+    (1 / MB) (sum over ops of the larger of forward and backward memory + boundary tensors), where
+    an op's memory is what it makes, saves and works with; state comes on top.
+    """
+    made = np.bincount(graph.tensor_source, weights=graph.tensor_bytes, minlength=graph.num_ops) + (
+        graph.saved_bytes + graph.workspace_bytes
+    )
+    is_backward = graph.phase == Phase.BACKWARD
+    owner = np.where(is_backward & (graph.partner >= 0), graph.partner, np.arange(graph.num_ops))
+    forward = np.where(graph.phase == Phase.FORWARD, made, 0.0)
+    backward = sum_by(owner[is_backward], made[is_backward], graph.num_ops)
+    there, back = cut.wires
+    boundary = there.sum(axis=0) + back.sum(axis=0)
+    passing = sum_by(cut.stage_of_op, np.maximum(forward, backward), cut.num_stages) + boundary
+    state = sum_by(cut.stage_of_op, graph.state_bytes, cut.num_stages)
+    peak: Floats = state + passing / microbatches / np.asarray(replicas)
+    return peak

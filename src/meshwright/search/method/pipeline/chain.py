@@ -16,11 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Floats, Ints, marked, sum_by
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph, Phase
-from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind
+from meshwright.plan.plan import Plan, ScheduleKind
 from meshwright.search.instance import Instance
+from meshwright.search.method.pipeline.candidate import Candidate, StageCut
 
 MAX_BLOCKS = 256
 """Longer chains are coarsened to this many consecutive blocks of about equal time."""
@@ -56,7 +57,7 @@ def make_chain(instance: Instance, types: Sequence[int], max_blocks: int = MAX_B
     op_time = instance.seconds[:, list(types)].max(axis=1)
     anchor, length = find_anchors(graph)
     tail = find_tail(graph, anchor, length)
-    anchor_seconds = _sum_by(anchor, op_time, length)
+    anchor_seconds = sum_by(anchor, op_time, length)
     block_of_anchor = _find_blocks(graph, anchor, tail, anchor_seconds, max_blocks)
     block_of_op = np.where(anchor < tail, block_of_anchor[np.minimum(anchor, tail - 1)], -1)
     block_of_op = block_of_op.astype(np.int32)
@@ -64,14 +65,10 @@ def make_chain(instance: Instance, types: Sequence[int], max_blocks: int = MAX_B
     home = np.maximum(block_of_op, 0)  # the wrapped end runs on the first block's devices
     return Chain(
         block_of_op=block_of_op,
-        seconds=_sum_by(home, op_time, num_blocks),
-        parameter_bytes=_sum_by(home, graph.parameter_bytes, num_blocks),
+        seconds=sum_by(home, op_time, num_blocks),
+        parameter_bytes=sum_by(home, graph.parameter_bytes, num_blocks),
         cut_bytes=_find_cut_bytes(graph, block_of_op, num_blocks),
     )
-
-
-def _sum_by(labels: Ints, values: Floats, count: int) -> Floats:
-    return np.bincount(labels, weights=values, minlength=count).astype(np.float64)
 
 
 def find_anchors(graph: Graph) -> tuple[Ints, int]:
@@ -141,8 +138,7 @@ def _find_blocks(
         # Of a group that reaches into the wrapped end the others must be in the first block.
         is_kept = anchor[members] < tail
         np.maximum.at(last, group[is_kept], anchor[members][is_kept])
-        reaches = np.zeros(group.max() + 1, dtype=np.bool_)
-        reaches[group[~is_kept]] = True
+        reaches = marked(group.max() + 1, group[~is_kept])
         low.append(np.where(reaches, 0, first).astype(np.int32))
         high.append(last)
     return _cut(np.concatenate(low), np.concatenate(high), tail, anchor_seconds, max_blocks)
@@ -178,8 +174,7 @@ def _find_cut_bytes(graph: Graph, block_of_op: Ints, num_blocks: int) -> Floats:
     change = np.bincount(
         first[crosses], weights=graph.tensor_bytes[crosses], minlength=num_blocks + 1
     ) - np.bincount(last[crosses], weights=graph.tensor_bytes[crosses], minlength=num_blocks + 1)
-    passing: Floats = np.maximum(np.cumsum(change)[:num_blocks], 0.0)
-    return passing
+    return np.maximum(np.cumsum(change)[:num_blocks], 0.0)
 
 
 def stages_plan(
@@ -190,19 +185,27 @@ def stages_plan(
     devices: Sequence[npt.NDArray[np.integer]],
     microbatches: int,
 ) -> Plan:
+    """The plan of `chain_candidate`."""
+    return chain_candidate(graph, chain, ends, devices, microbatches).plan(cluster)
+
+
+def chain_candidate(
+    graph: Graph,
+    chain: Chain,
+    ends: Sequence[int],
+    devices: Sequence[npt.NDArray[np.integer]],
+    microbatches: int,
+    origin: str = "",
+) -> Candidate:
     """The pipeline whose stage s is the blocks up to, without, `ends[s]` on `devices[s]`."""
+    is_wrapped = chain.is_wrapped and len(ends) > 1  # else it is one stage after all
     stage = np.searchsorted(np.asarray(ends), chain.block_of_op, side="right")
-    stage = np.where(chain.block_of_op < 0, len(ends), stage)
-    homes = [*devices, devices[0]] if chain.is_wrapped else list(devices)
-    parts = tuple(
-        Part(
-            ops=tuple(graph.op_names[op] for op in np.flatnonzero(stage == number).tolist()),
-            devices=tuple(cluster.devices[each].name for each in home.tolist()),
-        )
-        for number, home in enumerate(homes)
+    stage[chain.block_of_op < 0] = len(ends) if is_wrapped else 0
+    homes = tuple(tuple(each.tolist()) for each in devices)
+    return Candidate(
+        cut=StageCut.of(graph, stage.astype(np.int32)),
+        homes=(*homes, homes[0]) if is_wrapped else homes,
+        kind=ScheduleKind.GPIPE if is_wrapped else ScheduleKind.ONE_F_ONE_B,
+        microbatches=microbatches,
+        origin=origin,
     )
-    if chain.is_wrapped and len(ends) == 1:  # one stage after all
-        parts = (Part(ops=graph.op_names, devices=parts[0].devices),)
-    is_plain = len(parts) == len(ends)
-    kind = ScheduleKind.ONE_F_ONE_B if is_plain else ScheduleKind.GPIPE
-    return Plan(parts=parts, schedule=Schedule(kind=kind, microbatches=microbatches))

@@ -4,7 +4,7 @@ S stages of about equal compute, R replicas of each on neighbouring devices (all
 Megatron-LM orders its groups), for every S R = devices; the best by simulation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +29,19 @@ def consecutive(problem: Problem, attempt: Attempt) -> None:
     if (devices := open_pipeline(problem, attempt)) is None:
         return
     trial = Trial(problem)
-    chain = make_chain(problem.instance, np.unique(problem.instance.type_of[devices]).tolist())
+    for pipeline in equal_pipelines(problem.instance, devices):
+        trial.try_stages(*pipeline)
+    trial.conclude(attempt)
+
+
+def equal_pipelines(
+    instance: Instance, devices: Ints
+) -> Iterator[tuple[Chain, tuple[int, ...], list[Ints]]]:
+    """For every number of stages that divides the devices: where stages end, and their homes."""
+    chain = make_chain(instance, np.unique(instance.type_of[devices]).tolist())
     for stages in range(1, min(len(devices), chain.num_blocks) + 1):
         if len(devices) % stages == 0:
-            ends = equal_stages(chain.seconds, stages)
-            trial.try_stages(chain, ends, np.split(devices, stages))
-    trial.conclude(attempt)
+            yield chain, equal_stages(chain.seconds, stages), np.split(devices, stages)
 
 
 def equal_stages(seconds: Floats, stages: int) -> tuple[int, ...]:

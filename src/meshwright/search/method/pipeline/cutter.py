@@ -1,4 +1,8 @@
-"""Cuts a graph into stages of a given shape: clustering, the exact split, refinement."""
+"""Cuts a graph into stages of a given shape: clustering, the exact split, refinement.
+
+Blocks are gathered into clusters as Parmesan does, which share a stage for the sake of a smaller
+problem; the merging itself is in `graph/coarsen/parmesan.py`. Refinement moves single blocks again.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,16 +11,21 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.array import Floats, Ints
+from meshwright.graph.coarsen.parmesan import cluster_web
+from meshwright.graph.coarsen.web import Web
+from meshwright.kernel.row import sum_values
 from meshwright.plan.answer import Stop
 from meshwright.search.clock import Clock
 from meshwright.search.method.pipeline.block import Blocks
 from meshwright.search.method.pipeline.candidate import StageCut
-from meshwright.search.method.pipeline.gather import WEIGHTS, gather_blocks, project
 from meshwright.search.method.pipeline.microbatch_price import PipelineShape, Prices, StageTeam
 from meshwright.search.method.pipeline.refine import BY_BOTH, refine_split
 from meshwright.search.method.pipeline.stage.lattice import find_lattice
 from meshwright.search.method.pipeline.stage.problem import make_problem
 from meshwright.search.method.pipeline.stage.split import solve_split
+
+WEIGHTS = (0.01, 1.0, 100.0)
+"""Parmesan's alphas: what communication counts against compute."""
 
 _MAX_DOWNSETS = 3_000
 """Where blocks have more, they are clustered first: a split takes tens of milliseconds then."""
@@ -240,3 +249,50 @@ def reference_rates(prices: Prices) -> tuple[float, ...]:
     links = instance.bandwidth[~np.eye(count, dtype=bool)]
     values = (0.0, 1 / float(links.max()), 1 / float(np.median(links)))
     return tuple(dict.fromkeys(values))
+
+
+def gather_blocks(
+    blocks: Blocks,
+    seconds: Floats,
+    held_bytes: Floats,
+    *,
+    num_clusters: int,
+    weight: float,
+    seconds_per_byte: float,
+    memory_bytes: float,
+) -> Ints:
+    """The cluster of each block, numbered in a topological order.
+
+    Clusters are convex, and hold `memory_bytes` at most unless one block is more. More than
+    `num_clusters` are left where nothing else may be merged.
+    """
+    if blocks.num_blocks <= num_clusters:
+        return np.arange(blocks.num_blocks, dtype=np.int32)
+    size = {(u, v): bytes_ for u, v, bytes_ in blocks.links}
+    rows = [(u, v, size.get((u, v), 0.0)) for u, v in blocks.edges]
+    columns = list(zip(*rows, strict=True)) if rows else [(), (), ()]
+    source, target = (np.array(columns[k], dtype=np.int32) for k in range(2))
+    # Links stand for all tensors between two blocks, so that each is one tensor of its own.
+    uses = source, target, np.arange(len(rows), dtype=np.int32), np.array(columns[2], np.float64)
+    units = np.arange(blocks.num_blocks, dtype=np.int32)
+    web = Web(seconds, uses, units, held_bytes)
+    cluster_web(web, num_clusters, weight, seconds_per_byte, memory_bytes)
+    return web.label()
+
+
+def project(blocks: Blocks, label: Ints) -> Blocks:
+    """The blocks that clusters of blocks are."""
+    names = label.tolist()
+    pairs = {(names[u], names[v]) for u, v in blocks.edges}
+    held = ((tuple(sorted({names[pin] for pin in pins})), size) for pins, size in blocks.wires)
+    wires = sum_values((key, size) for key, size in held if len(key) > 1)
+    ends = ((names[u], names[v], size) for u, v, size in blocks.links)
+    links = sum_values(((min(u, v), max(u, v)), size) for u, v, size in ends if u != v)
+    return Blocks(
+        block_of_op=label[blocks.block_of_op],
+        is_wrapped=blocks.is_wrapped,
+        num_blocks=int(label.max(initial=0)) + 1,
+        edges=tuple(sorted(pair for pair in pairs if pair[0] != pair[1])),
+        wires=tuple((key, wires[key]) for key in sorted(wires)),
+        links=tuple((u, v, bytes_) for (u, v), bytes_ in sorted(links.items())),
+    )

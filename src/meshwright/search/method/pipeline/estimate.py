@@ -6,19 +6,25 @@ before and after it on the longest way through the stages, a step takes at least
 No link moves its bytes in less time than they take either. The guess adds the transfers that
 nothing hides and the all-reduce of gradients. The bound is used
 to leave candidates out, the guess to try them in a good order; the simulator decides.
+
+Replicas exchange the rows that they have in common; all pairs of two stages send at the same time,
+so that pairs whose routes share a link share its bandwidth.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.array import Floats
+from meshwright.array import Floats, Ints, sum_by
+from meshwright.cluster.cluster import Cluster
 from meshwright.cost.memory import usable_bytes
+from meshwright.kernel.row import sum_values
 from meshwright.plan.plan import ScheduleKind
 from meshwright.search.judge import MEMORY_TOLERANCE
 from meshwright.search.method.pipeline.candidate import Candidate
-from meshwright.search.method.pipeline.microbatch_price import Prices, StageTeam, stage_sums
-from meshwright.search.method.pipeline.traffic import Traffic
+from meshwright.search.method.pipeline.microbatch_price import Prices, StageTeam
+
+Home = tuple[int, ...]
 
 _TINY = 1e-300
 """Seconds: a transfer that takes no time still is one."""
@@ -103,8 +109,8 @@ class Estimator:
         """State, and what is saved for the microbatches in flight, beyond what devices hold."""
         cut, microbatches = candidate.cut, candidate.microbatches
         graph = self._prices.instance.graph
-        state = stage_sums(cut.stage_of_op, graph.state_bytes, cut.num_stages)
-        saved = stage_sums(cut.stage_of_op, self._prices.saved_bytes, cut.num_stages)
+        state = sum_by(cut.stage_of_op, graph.state_bytes, cut.num_stages)
+        saved = sum_by(cut.stage_of_op, self._prices.saved_bytes, cut.num_stages)
         held = np.zeros(self._cluster.num_devices)
         for stage, home in enumerate(candidate.homes):
             flights = 1.0 if cut.num_stages > len(set(candidate.homes)) else cut.num_stages - stage
@@ -138,10 +144,7 @@ class Estimator:
             seconds = prices.op_seconds(team, candidate.microbatches)
             phases = (prices.forward, prices.backward, prices.update)
             self._sums[key] = np.stack(
-                [
-                    stage_sums(cut.stage_of_op[each], seconds[each], cut.num_stages)
-                    for each in phases
-                ]
+                [sum_by(cut.stage_of_op[each], seconds[each], cut.num_stages) for each in phases]
             )
         return self._sums[key]
 
@@ -160,7 +163,7 @@ class Estimator:
     def _sync_seconds(self, candidate: Candidate) -> Floats:
         """Of each stage a ring all-reduce of its gradients."""
         graph, cut = self._prices.instance.graph, candidate.cut
-        size = stage_sums(cut.stage_of_op, graph.parameter_bytes, cut.num_stages)
+        size = sum_by(cut.stage_of_op, graph.parameter_bytes, cut.num_stages)
         rates = [self._traffic.ring_seconds_per_byte(home) for home in candidate.homes]
         seconds: Floats = size * np.array(rates)
         return seconds
@@ -168,9 +171,7 @@ class Estimator:
 
 def _home_sums(candidate: Candidate, seconds: Floats) -> Floats:
     """Of each stage the sum over all stages that its devices hold."""
-    total: dict[tuple[int, ...], float] = {}
-    for home, each in zip(candidate.homes, seconds.tolist(), strict=True):
-        total[home] = total.get(home, 0.0) + each
+    total = sum_values(zip(candidate.homes, seconds.tolist(), strict=True))
     return np.array([total[home] for home in candidate.homes])
 
 
@@ -194,3 +195,82 @@ def _longest_ways(seconds: Floats, delays: Floats, transfers: float = 1.0) -> Fl
             passed = ways[linked] + seconds[linked] + transfers * delays[linked, stage]
             ways[stage] = passed.max()
     return ways
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Flow:
+    """One byte of the batch from the replicas of a stage to those of another."""
+
+    latency_seconds: float
+    seconds_per_byte: float
+    """Of the slowest pair, with all pairs at once."""
+    links: Ints
+    seconds: Floats
+    """That each of these links is busy."""
+
+
+class Traffic:
+    """Flows between homes of one cluster, each worked out once."""
+
+    def __init__(self, cluster: Cluster, sharing: str) -> None:
+        self._cluster = cluster
+        self._shares = sharing == "fair"
+        self._flows: dict[tuple[Home, Home], Flow] = {}
+        self._rings: dict[Home, float] = {}
+
+    @property
+    def num_links(self) -> int:
+        """How many links the cluster has."""
+        return len(self._cluster.links)
+
+    def flow(self, one: Home, other: Home) -> Flow:
+        """From one home to another; what stays on a device takes no time."""
+        if (one, other) not in self._flows:
+            self._flows[one, other] = self._find_flow(_overlaps(one, other))
+        return self._flows[one, other]
+
+    def _find_flow(self, pairs: list[tuple[int, int, float]]) -> Flow:
+        cluster = self._cluster
+        busy: dict[int, float] = {}
+        latency = slowest = 0.0
+        for source, target, share in pairs:
+            if source == target:
+                continue
+            latency = max(latency, float(cluster.latency[source, target]))
+            slowest = max(slowest, share / float(cluster.bandwidth[source, target]))
+            if self._shares:
+                for link in cluster.routing.links(source, target).tolist():
+                    busy[link] = busy.get(link, 0.0) + share
+        links = np.array(sorted(busy), dtype=np.int32)
+        seconds = np.array([busy[link] for link in sorted(busy)])
+        seconds = seconds / cluster.link_bytes_per_second[links] if len(links) else seconds
+        return Flow(
+            latency_seconds=latency,
+            seconds_per_byte=max(slowest, float(seconds.max(initial=0.0))),
+            links=links,
+            seconds=seconds,
+        )
+
+    def ring_seconds_per_byte(self, home: Home) -> float:
+        """Of a ring all-reduce: 2 (R - 1) / R of the bytes over every link of the ring.
+
+        In the order of the devices' numbers, in which those of a host stand together.
+        """
+        if home not in self._rings:
+            count, ring = len(home), sorted(home)
+            after = [*ring[1:], ring[0]]
+            hops = [(u, v, 1.0) for u, v in zip(ring, after, strict=True)] if count > 1 else []
+            share = 2 * (count - 1) / count
+            self._rings[home] = share * self._find_flow(hops).seconds_per_byte
+        return self._rings[home]
+
+
+def _overlaps(one: Home, other: Home) -> list[tuple[int, int, float]]:
+    """Pairs of devices with rows in common, and which part of the batch these are."""
+    first, second = len(one), len(other)
+    found = []
+    for i in range(first):
+        for j in range(i * second // first, -(-(i + 1) * second // first)):
+            low, high = max(i * second, j * first), min((i + 1) * second, (j + 1) * first)
+            found.append((one[i], other[j], (high - low) / (first * second)))
+    return found

@@ -153,8 +153,3 @@ class Prices:
                 for pins, bytes_ in blocks.wires
             ],
         )
-
-
-def stage_sums(stage_of_op: Ints, values: Floats, num_stages: int) -> Floats:
-    """Of each stage the sum over its ops."""
-    return np.bincount(stage_of_op, weights=values, minlength=num_stages).astype(np.float64)

@@ -18,8 +18,8 @@ by simulation. Identical devices are assumed, as in the paper: of several types 
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,21 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.level import levels
 from meshwright.compiled import compiled, inlined
 from meshwright.search.incumbent import Attempt
-from meshwright.search.method.pipeline.chain import MAX_BLOCKS, Chain, make_chain
-from meshwright.search.method.pipeline.consecutive import Trial, open_pipeline
+from meshwright.search.instance import Instance
+from meshwright.search.method.pipeline.candidate import Candidate
+from meshwright.search.method.pipeline.chain import MAX_BLOCKS, Chain, chain_candidate, make_chain
+from meshwright.search.method.pipeline.consecutive import (
+    Trial,
+    counts_samples,
+    equal_pipelines,
+    microbatch_choices,
+    open_pipeline,
+    pipeline_devices,
+)
 from meshwright.search.problem import Problem
+
+USUAL = ("consecutive", "pipedream")
+"""Origins of the candidates that are made here."""
 
 _MAX_WORK = 4e8
 """Combinations of the dynamic programme, about a nanosecond each."""
@@ -60,14 +72,19 @@ def pipedream(problem: Problem, attempt: Attempt) -> None:
     """PipeDream's stages and replicas, with the best number of microbatches."""
     if (devices := open_pipeline(problem, attempt)) is None:
         return
-    instance, trial = problem.instance, Trial(problem)
-    tiers, order = find_tiers(problem.cluster, devices)
-    chain = make_chain(instance, np.unique(instance.type_of[devices]).tolist(), max_blocks(tiers))
-    found = partition_chain(chain, tiers)
-    homes = [order[each] for each in found.devices]
+    trial = Trial(problem)
+    chain, found, homes = best_pipeline(problem.instance, devices)
     trial.try_stages(chain, found.ends, homes)
     trial.statistics["objective_seconds"] = found.seconds
     trial.conclude(attempt)
+
+
+def best_pipeline(instance: Instance, devices: Ints) -> tuple[Chain, Partition, list[Ints]]:
+    """The best pipeline on these devices, and the devices of each of its stages."""
+    tiers, order = find_tiers(instance.cluster, devices)
+    chain = make_chain(instance, np.unique(instance.type_of[devices]).tolist(), max_blocks(tiers))
+    found = partition_chain(chain, tiers)
+    return chain, found, [order[each] for each in found.devices]
 
 
 def find_tiers(cluster: Cluster, devices: Ints) -> tuple[tuple[Tier, ...], Ints]:
@@ -201,3 +218,32 @@ def _stage_seconds(
     if as_published:
         return (compute + 4.0 * (m - 1) * size / (rate * m) / within) / m
     return max(compute, 2.0 * (m - 1) * size / rate) / m
+
+
+def usual_candidates(instance: Instance, wanted: Sequence[int]) -> Iterator[Candidate]:
+    """What the two methods try; `wanted`: numbers of microbatches, none: those that suit."""
+    devices = pipeline_devices(instance)
+    if not len(devices):
+        return
+    for chain, ends, homes in equal_pipelines(instance, devices):
+        yield from _stages(instance, chain, ends, homes, wanted, "consecutive")
+    chain, found, homes = best_pipeline(instance, devices)
+    yield from _stages(instance, chain, found.ends, homes, wanted, "pipedream")
+
+
+def _stages(
+    instance: Instance,
+    chain: Chain,
+    ends: Sequence[int],
+    homes: Sequence[npt.NDArray[np.integer]],
+    wanted: Sequence[int],
+    origin: str,
+) -> Iterator[Candidate]:
+    graph = instance.graph
+    if counts_samples(graph):
+        homes = [each[: int(graph.batch)] for each in homes]
+    replicas = max(map(len, homes))
+    first = chain_candidate(graph, chain, ends, homes, 1, origin)
+    for count in wanted or microbatch_choices(graph, len(ends), replicas):
+        if not counts_samples(graph) or count * replicas <= graph.batch:
+            yield replace(first, microbatches=count)

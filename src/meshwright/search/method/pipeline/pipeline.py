@@ -14,10 +14,12 @@ from meshwright.array import Ints
 from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Attempt
 from meshwright.search.instance import Instance
-from meshwright.search.method.pipeline.attempt import TrialContext
-from meshwright.search.method.pipeline.baseline import usual_candidates
 from meshwright.search.method.pipeline.block import find_blocks
-from meshwright.search.method.pipeline.candidate import Candidate, Homes, StageCut, suited_kinds
+from meshwright.search.method.pipeline.candidate import (
+    Candidate,
+    recomputed_peak_bytes,
+    scheduled,
+)
 from meshwright.search.method.pipeline.consecutive import (
     counts_samples,
     possible_microbatches,
@@ -26,17 +28,19 @@ from meshwright.search.method.pipeline.consecutive import (
 from meshwright.search.method.pipeline.cutter import DEFAULT, Cutter, Options, Sketch
 from meshwright.search.method.pipeline.estimate import Estimator
 from meshwright.search.method.pipeline.map.problem import links_differ
-from meshwright.search.method.pipeline.memory import recomputed_peak_bytes
 from meshwright.search.method.pipeline.microbatch_price import PipelineShape, Prices, StageTeam
+from meshwright.search.method.pipeline.pipedream import usual_candidates
 from meshwright.search.method.pipeline.place import (
+    CHUNKS,
     chosen_homes,
+    has_samples,
     mapped_homes,
     mapping_problem,
     plain_homes,
+    shapes,
 )
 from meshwright.search.method.pipeline.scope import PipelineScope, StageMapping
-from meshwright.search.method.pipeline.shape import CHUNKS, has_samples, shapes
-from meshwright.search.method.pipeline.trial import CandidateTrials, open_pool
+from meshwright.search.method.pipeline.trial import CandidateTrials, TrialContext, open_pool
 from meshwright.search.method.pipeline.tune import neighbours
 from meshwright.search.problem import Problem
 
@@ -201,7 +205,7 @@ class _PipelineSearch:
         problem = mapping_problem(self.cutter.prices, cut, sketch.teams, sketch.flights())
         mapping, budget = self.scope.mapping, self._mapping_seconds()
         for homes in chosen_homes(problem, cut.num_stages, mapping, budget):
-            yield from _scheduled(cut, homes, choices)
+            yield from scheduled(cut, homes, choices, "split")
 
     def _mapping_seconds(self) -> float:
         left = max(0.0, self.clock.left)
@@ -223,23 +227,20 @@ class _PipelineSearch:
             if len(homes) < 2 or len(teams) > 1:
                 continue
             ((grade, replicas),) = teams
+            usual = candidate.microbatches
+            choices = self.microbatches or possible_microbatches(self.instance.graph, replicas)
+            near = sorted(choices, key=lambda count: abs(np.log(count / usual)))[:3]
             for chunks in CHUNKS:
                 shape = PipelineShape(
                     teams=(StageTeam(grade=grade, replicas=replicas),),
                     counts=(len(homes) * replicas,),
-                    microbatches=candidate.microbatches,
+                    microbatches=usual,
                     chunks=chunks,
                 )
                 if shape.most_stages > self.cutter.blocks.num_blocks or self.trials.is_over:
                     break
-                near = self._microbatches_near(candidate)
                 for sketch in self.cutter.exact(shape):
                     yield from self._placed(sketch, near)
-
-    def _microbatches_near(self, candidate: Candidate) -> list[int]:
-        replicas = max(map(len, candidate.homes))
-        choices = self.microbatches or possible_microbatches(self.instance.graph, replicas)
-        return sorted(choices, key=lambda count: abs(np.log(count / candidate.microbatches)))[:3]
 
     def _mapped_candidates(self) -> Iterator[Candidate]:
         """The most promising stages on the best devices that are found for them."""
@@ -264,7 +265,7 @@ class _PipelineSearch:
                 seed=self.problem.seed,
                 budget_seconds=budget,
             ):
-                yield from _scheduled(candidate.cut, homes, [candidate.microbatches])
+                yield from scheduled(candidate.cut, homes, [candidate.microbatches], "split")
 
     def _neighbours(self, candidate: Candidate) -> Iterator[Candidate]:
         replicas = max(map(len, candidate.homes))
@@ -321,9 +322,3 @@ class _PipelineSearch:
                     "largest_stage_seconds": self.estimator.estimate(candidate).largest_seconds,
                     "recomputed_peak_bytes": self._recomputed(candidate),
                 }
-
-
-def _scheduled(cut: StageCut, homes: Homes, choices: Sequence[int]) -> Iterator[Candidate]:
-    for count in choices:
-        for kind in suited_kinds(cut.num_stages, homes, count):
-            yield Candidate(cut=cut, homes=homes, kind=kind, microbatches=count, origin="split")

@@ -23,6 +23,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.array import Ints
+from meshwright.search.method.pipeline.stage.lattice import (
+    predecessors,
+    successors,
+    wires_of_nodes,
+)
 from meshwright.search.method.pipeline.stage.problem import SplitProblem
 
 STEPS = 100
@@ -93,7 +98,10 @@ class _Walk:
         ]
         self._pins = [problem.pins(wire) for wire in range(problem.num_wires)]
         self._cost = problem.wire_seconds.tolist()
-        self._gather(problem)
+        self._after, self._before, self._wires = (
+            [near[node].tolist() for node in range(problem.num_nodes)]
+            for near in (successors(problem), predecessors(problem), wires_of_nodes(problem))
+        )
         self._ahead = _distances(self._after, self._before)
         self._behind = _distances(self._before, self._after)
         self._load, self._held, self._size = [0.0] * count, [0.0] * count, [0] * count
@@ -117,18 +125,6 @@ class _Walk:
                     ends.discard(node)
                 else:
                     ends.add(node)
-
-    def _gather(self, problem: SplitProblem) -> None:
-        count = problem.num_nodes
-        self._after: list[list[int]] = [[] for _ in range(count)]
-        self._before: list[list[int]] = [[] for _ in range(count)]
-        for u, v in zip(problem.edge_source.tolist(), problem.edge_target.tolist(), strict=True):
-            self._after[u].append(v)
-            self._before[v].append(u)
-        self._wires: list[list[int]] = [[] for _ in range(count)]
-        for wire, pins in enumerate(self._pins):
-            for node in pins:
-                self._wires[node].append(wire)
 
     def _count_wire(self, wire: int, sign: float) -> None:
         holders = {self.stage[node] for node in self._pins[wire]}

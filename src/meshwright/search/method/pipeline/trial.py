@@ -7,16 +7,26 @@ has, unless time runs out: then the best so far counts.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from itertools import islice
 
+import numpy as np
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.errors import InputError
+from meshwright.graph.graph import Graph
 from meshwright.interpreter import num_cores
+from meshwright.plan.plan import ScheduleKind
 from meshwright.search.clock import Clock
-from meshwright.search.judge import Verdict
-from meshwright.search.method.pipeline.attempt import Task, TrialContext, attempt
-from meshwright.search.method.pipeline.baseline import USUAL
-from meshwright.search.method.pipeline.candidate import Candidate, Key
+from meshwright.search.judge import Verdict, try_plan
+from meshwright.search.method.pipeline.candidate import Candidate, Key, StageCut
 from meshwright.search.method.pipeline.estimate import Estimate
+from meshwright.search.method.pipeline.pipedream import USUAL
 from meshwright.search.pool.process import Processes
+
+_MAX_INSTANCES = 300_000
+"""The most instances of ops, over all microbatches, of a plan that is simulated op by op where a
+stage cannot be simulated as one."""
 
 Result = tuple[Verdict, Candidate]
 
@@ -26,6 +36,64 @@ turn, most would never have one."""
 _WORTH_SECONDS = 3.0
 """The time that must be left for other processes to be started: each takes one or two seconds to
 load what it needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrialContext:
+    """What the simulations of all candidates have in common."""
+
+    graph: Graph
+    cluster: Cluster
+    sharing: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A candidate and how it is simulated, without the graph, which workers have."""
+
+    key: Key
+    ops_first: bool
+    """Whether op by op comes before stage by stage."""
+
+    def candidate(self, graph: Graph) -> Candidate:
+        """Returns a candidate that has this key."""
+        stage_of_op, homes, kind, microbatches = self.key
+        stages = np.frombuffer(stage_of_op, dtype=np.int32)
+        cut = StageCut(graph=graph, stage_of_op=stages, num_stages=len(homes))
+        return Candidate(cut=cut, homes=homes, kind=ScheduleKind(kind), microbatches=microbatches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedTask:
+    """What came of a task."""
+
+    verdict: Verdict | None
+    """What the simulator says of the plan; None: the plan cannot be run."""
+    reason: str
+    """Why the plan could not be simulated in one of the ways; empty where it could."""
+    needs_ops: bool
+    """Whether the plan could be simulated op by op and not stage by stage."""
+
+
+def attempt(context: TrialContext, task: Task) -> SimulatedTask:
+    """Simulates stage by stage, or op by op where an op needs all replicas within a stage."""
+    graph, cluster = context.graph, context.cluster
+    candidate = task.candidate(graph)
+    plan = candidate.plan(cluster)
+    instances = sum(len(part.ops) * len(part.devices) for part in plan.parts)
+    granularities = ["part"]
+    if instances * candidate.microbatches <= _MAX_INSTANCES:
+        granularities.insert(0 if task.ops_first else 1, "op")
+    reason = ""
+    for number, granularity in enumerate(granularities):
+        try:
+            verdict = try_plan(graph, cluster, plan, context.sharing, granularity)
+        except InputError as error:
+            reason = str(error)
+            continue
+        needs_ops = number > 0 and granularity == "op"
+        return SimulatedTask(verdict=verdict, reason=reason, needs_ops=needs_ops)
+    return SimulatedTask(verdict=None, reason=reason, needs_ops=False)
 
 
 def open_pool(num_workers: int | None) -> Processes:

@@ -6,6 +6,7 @@ where the pipeline is.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +15,13 @@ from meshwright.array import Ints
 from meshwright.plan.plan import ScheduleKind
 from meshwright.search.instance import Instance
 from meshwright.search.method.pipeline.block import Blocks
-from meshwright.search.method.pipeline.candidate import Candidate, Homes, StageCut, suited_kinds
+from meshwright.search.method.pipeline.candidate import (
+    Candidate,
+    Homes,
+    StageCut,
+    scheduled,
+    suited_kinds,
+)
 
 _SIZES = (1, 2, 4, 8, 16, 32)
 """Blocks that move over a boundary at once."""
@@ -26,7 +33,8 @@ def neighbours(
     instance: Instance, blocks: Blocks, candidate: Candidate, choices: Sequence[int]
 ) -> Iterator[Candidate]:
     """Small changes first; `choices`: numbers of microbatches that may be used."""
-    yield from _other_schedules(candidate, choices)
+    nearest = sorted(choices, key=lambda count: abs(np.log(count / candidate.microbatches)))
+    yield from scheduled(candidate.cut, candidate.homes, nearest[:5], "schedule")
     stage = _stage_of_block(blocks, candidate.cut)
     if stage is not None:
         yield from _moved_boundaries(blocks, candidate, stage)
@@ -50,21 +58,8 @@ def _shared_homes(candidate: Candidate) -> Iterator[Candidate]:
     for number, own in enumerate(homes):
         for other in dict.fromkeys(homes):
             if other != own:
-                yield Candidate(
-                    cut=candidate.cut,
-                    homes=(*homes[:number], other, *homes[number + 1 :]),
-                    kind=ScheduleKind.GPIPE,
-                    microbatches=candidate.microbatches,
-                    origin="share",
-                )
-
-
-def _other_schedules(candidate: Candidate, choices: Sequence[int]) -> Iterator[Candidate]:
-    cut, homes = candidate.cut, candidate.homes
-    nearest = sorted(choices, key=lambda count: abs(np.log(count / candidate.microbatches)))
-    for count in nearest[:5]:
-        for kind in suited_kinds(cut.num_stages, homes, count):
-            yield Candidate(cut=cut, homes=homes, kind=kind, microbatches=count, origin="schedule")
+                changed = (*homes[:number], other, *homes[number + 1 :])
+                yield replace(candidate, homes=changed, kind=ScheduleKind.GPIPE, origin="share")
 
 
 def _stage_of_block(blocks: Blocks, cut: StageCut) -> Ints | None:
@@ -85,13 +80,9 @@ def _with_stages(
     else:
         cut = StageCut.of(candidate.cut.graph, blocks.stage_of_op(stage))
         homes = (*homes, homes[0]) if blocks.has_tail else homes
-    kind = candidate.kind
     fitting = suited_kinds(cut.num_stages, homes, candidate.microbatches)
-    if kind not in fitting:
-        kind = fitting[0]
-    return Candidate(
-        cut=cut, homes=homes, kind=kind, microbatches=candidate.microbatches, origin=origin
-    )
+    kind = candidate.kind if candidate.kind in fitting else fitting[0]
+    return replace(candidate, cut=cut, homes=homes, kind=kind, origin=origin)
 
 
 def _moved_boundaries(blocks: Blocks, candidate: Candidate, stage: Ints) -> Iterator[Candidate]:
@@ -136,13 +127,7 @@ def _other_replicas(
 
 def _with_homes(candidate: Candidate, homes: Homes) -> Candidate:
     wraps = len(homes) < candidate.cut.num_stages
-    return Candidate(
-        cut=candidate.cut,
-        homes=(*homes, homes[0]) if wraps else homes,
-        kind=candidate.kind,
-        microbatches=candidate.microbatches,
-        origin="replicas",
-    )
+    return replace(candidate, homes=(*homes, homes[0]) if wraps else homes, origin="replicas")
 
 
 def _repacked(homes: Sequence[tuple[int, ...]]) -> Homes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Floats, Ints, marked
 from meshwright.search.clock import Clock
 from meshwright.search.instance import Instance
 from meshwright.search.method.placement.level import merge_units
@@ -94,8 +94,7 @@ def _search(
     clock: Clock, effort: float,
 ) -> tuple[Placed, float]:  # fmt: skip
     """The best that CP-SAT finds when these units are free, and its bound."""
-    is_free = np.zeros(instance.num_units, np.bool_)
-    is_free[free] = True
+    is_free = marked(instance.num_units, free)
     # The free units keep a number of their own, the others get that of their device.
     label = np.where(
         is_free, instance.num_devices + np.arange(instance.num_units), placed.device_of_unit

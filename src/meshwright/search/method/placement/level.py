@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Floats, Ints, sum_by, sum_rows
 from meshwright.compiled import Array, Float, Int, compiled, inlined
 from meshwright.kernel.heap import ENTRY, pop, push
 from meshwright.kernel.root import find_root
@@ -98,8 +98,7 @@ class CoarseLevel:
         """An order of the ops below, with merged ops in the place of the op that they became."""
         rank = np.empty(len(order), dtype=np.int64)
         rank[order] = np.arange(len(order))
-        expanded: Ints = np.lexsort((self.place, rank[self.op_of])).astype(np.int32)
-        return expanded
+        return np.lexsort((self.place, rank[self.op_of])).astype(np.int32)
 
 
 def make_levels(
@@ -157,8 +156,7 @@ def _unite(
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int32)
     rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
-    united: Ints = rank[inverse]
-    return united
+    return rank[inverse]
 
 
 @compiled
@@ -254,8 +252,7 @@ def _contracted(
     num_ops = int(op_of.max(initial=-1)) + 1
     unit_of_op = np.zeros(num_ops, np.int32)
     unit_of_op[op_of] = unit_of
-    # An infinite time stays one: bincount adds it up like any other.
-    seconds = _summed(instance.seconds, op_of, num_ops)
+    seconds = sum_rows(op_of, instance.seconds, num_ops)
     source = op_of[np.repeat(np.arange(instance.num_ops), np.diff(instance.out_start))]
     target = op_of[instance.out_edges["op"]]
     edges = _longest_edges(source, target, instance.out_edges["bytes"], num_ops)
@@ -272,20 +269,9 @@ def _contracted(
         unit_of=unit_of_op,
         unit_start=start,
         unit_ops=order.astype(np.int32),
-        unit_seconds=_summed(instance.unit_seconds, unit_of_unit, num_units),
-        unit_bytes=np.bincount(
-            unit_of_unit, weights=instance.unit_bytes, minlength=num_units
-        ).astype(np.float64),
+        unit_seconds=sum_rows(unit_of_unit, instance.unit_seconds, num_units),
+        unit_bytes=sum_by(unit_of_unit, instance.unit_bytes, num_units),
     )
-
-
-def _summed(seconds: Floats, label: Ints, count: int) -> Floats:
-    """The sums of the rows with each label."""
-    columns = [
-        np.bincount(label, weights=seconds[:, kind], minlength=count)
-        for kind in range(seconds.shape[1])
-    ]
-    return np.ascontiguousarray(np.stack(columns, axis=1), dtype=np.float64)
 
 
 def _longest_edges(

@@ -191,8 +191,7 @@ def _known_seconds(instance: Instance) -> Floats:
     takes."""
     is_known = np.isfinite(instance.unit_seconds)
     most = np.where(is_known, instance.unit_seconds, 0.0).max(axis=1, keepdims=True)
-    known: Floats = np.where(is_known, instance.unit_seconds, most)
-    return known
+    return np.where(is_known, instance.unit_seconds, most)
 
 
 def _runnable(placed: Ints, can_run: Bools) -> Ints:

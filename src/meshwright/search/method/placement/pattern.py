@@ -44,13 +44,19 @@ class Kinds:
 
 def find_kinds(instance: Instance) -> Kinds:
     """The repeated kinds of units of an instance."""
-    source, target, size = _unit_edges(instance)
+    ops = np.repeat(np.arange(instance.num_ops), np.diff(instance.out_start))
+    source, target = instance.unit_of[ops], instance.unit_of[instance.out_edges["op"]]
+    is_cut = source != target
+    source, target, size = source[is_cut], target[is_cut], instance.out_edges["bytes"][is_cut]
     word = _words(instance.unit_bytes)
     for column in instance.unit_seconds.T:  # one after the other: types are not alike
         word = mix_words(word) ^ _words(column)
     weight = _words(size)
     for _ in range(_ROUNDS):
-        word = mix_words(word + _gathered(word, source, target, weight, instance.num_units))
+        near = np.zeros(instance.num_units, np.uint64)  # of neighbours, by direction and bytes
+        np.add.at(near, source, mix_words(word[target] ^ weight))
+        np.add.at(near, target, mix_words(~word[source] ^ weight))
+        word = mix_words(word + near)
     _, inverse, counts = np.unique(word, return_inverse=True, return_counts=True)
     seconds = np.where(np.isfinite(instance.unit_seconds), instance.unit_seconds, 0.0)
     total = np.bincount(inverse, weights=seconds.sum(axis=1), minlength=len(counts))
@@ -142,25 +148,9 @@ def _nearest(instance: Instance) -> Ints:
     return np.array(rows, np.int32).reshape(num, max(0, num - 1))
 
 
-def _unit_edges(instance: Instance) -> tuple[Ints, Ints, npt.NDArray[np.float64]]:
-    """Edges between different units."""
-    ops = np.repeat(np.arange(instance.num_ops), np.diff(instance.out_start))
-    source, target = instance.unit_of[ops], instance.unit_of[instance.out_edges["op"]]
-    is_cut = source != target
-    return source[is_cut], target[is_cut], instance.out_edges["bytes"][is_cut]
-
-
 def _words(values: npt.NDArray[np.float64]) -> Words:
     """The bits of numbers, well mixed."""
     return mix_words(np.ascontiguousarray(values, np.float64).view(np.uint64))
-
-
-def _gathered(word: Words, source: Ints, target: Ints, weight: Words, num_units: int) -> Words:
-    """The sum over the words of each unit's neighbours, by direction and bytes."""
-    total = np.zeros(num_units, np.uint64)
-    np.add.at(total, source, mix_words(word[target] ^ weight))
-    np.add.at(total, target, mix_words(~word[source] ^ weight))
-    return total
 
 
 def _find_anchors(

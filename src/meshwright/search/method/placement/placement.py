@@ -13,14 +13,13 @@ import numpy as np
 from meshwright.array import Floats, Ints
 from meshwright.cost.memory import usable_bytes
 from meshwright.plan.plan import Plan
-from meshwright.search.bound.branch import branch_bound, can_branch
-from meshwright.search.bound.window import ROUNDING
+from meshwright.search.bound.window import ROUNDING, branch_bound, can_branch
 from meshwright.search.claim import Claim
 from meshwright.search.incumbent import Attempt
 from meshwright.search.instance import devices_of_units, explain_nowhere, order_plan
 from meshwright.search.judge import Verdict
 from meshwright.search.method.placement.contend import contend
-from meshwright.search.method.placement.exhaustive import exhaust
+from meshwright.search.method.placement.exhaustive.search import exhaust
 from meshwright.search.method.placement.improve import improve
 from meshwright.search.method.placement.level_search import search_rounds
 from meshwright.search.method.placement.placement_walk import Placed, PlacementWalk
@@ -245,7 +244,7 @@ class _PlacementSearch:
     def _take(self, placed: Placed, order: Ints | None = None) -> tuple[Verdict, bool]:
         """Simulate a placement, by its starts or in an order; keep it if it is the best."""
         found = self._simulated(placed, order)
-        is_better = self.best is None or _is_better(found.verdict, self.best.verdict)
+        is_better = self.best is None or found.verdict.beats(self.best.verdict, _GAIN)
         if is_better or (self.best and found.verdict.rank < self.best.verdict.rank):
             self.best = found
             self.attempt.offer(found.plan, found.verdict)
@@ -261,9 +260,3 @@ class _PlacementSearch:
             order = decoder.start_order()
         plan = order_plan(instance, device_of_op, order)
         return _SimulatedPlan(placed=placed, plan=plan, verdict=self._problem.try_plan(plan))
-
-
-def _is_better(verdict: Verdict, best: Verdict) -> bool:
-    if verdict.missing_bytes != best.missing_bytes:
-        return verdict.missing_bytes < best.missing_bytes
-    return verdict.step_seconds < best.step_seconds * (1 - _GAIN)

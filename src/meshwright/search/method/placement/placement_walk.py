@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Floats, Ints, sum_by
 from meshwright.search.instance import Instance
 from meshwright.search.method.placement.move import (
     PROGRESS,
@@ -43,8 +43,10 @@ class PlacementWalk:
         self.instance = instance
         self.decoder = OrderDecoder(instance)
         self._limits = limits
-        self.sequence = _sequence(instance, self.decoder)
-        """The units by how early their first op is urgent."""
+        urgency = self.decoder.ops["way"][:-1] + instance.seconds.min(axis=1)
+        most = np.maximum.reduceat(urgency[instance.unit_ops], instance.unit_start[:-1])
+        self.sequence = np.argsort(-most, kind="stable").astype(np.int32)
+        """The units by the most urgent of their ops when nothing has to be moved."""
         units = np.zeros(num_units + 1, UNIT)
         units["first"] = instance.unit_start
         units["bytes"][:-1] = instance.unit_bytes
@@ -75,8 +77,7 @@ class PlacementWalk:
     def _used_bytes(self, device_of_unit: Ints) -> Floats:
         """What each device holds."""
         instance = self.instance
-        used = np.bincount(device_of_unit, instance.unit_bytes, instance.num_devices)
-        return used.astype(np.float64, copy=False)
+        return sum_by(device_of_unit, instance.unit_bytes, instance.num_devices)
 
     def longest_path(self, placed: Placed) -> Ints:
         """The ops of a placement's longest path, from the last back."""
@@ -138,12 +139,3 @@ class PlacementWalk:
         """Moves tried and accepted since `begin`."""
         tried, accepted = self.state.progress[0][["tried", "accepted"]].tolist()
         return {"moves": float(tried), "accepted": float(accepted)}
-
-
-def _sequence(instance: Instance, decoder: OrderDecoder) -> Ints:
-    """Units by the most urgent of their ops when nothing has to be moved."""
-    fastest = instance.seconds.min(axis=1)
-    urgency = decoder.ops["way"][:-1] + fastest
-    most = np.maximum.reduceat(urgency[instance.unit_ops], instance.unit_start[:-1])
-    ranked: Ints = np.argsort(-most, kind="stable").astype(np.int32)
-    return ranked

@@ -25,7 +25,6 @@ from meshwright.graph.coarsen.schemes import (
     coarsen_spotlight,
 )
 from meshwright.graph.graph import Graph
-from meshwright.plan.plan import Plan
 from meshwright.search.incumbent import Attempt
 from meshwright.search.instance import (
     Instance,
@@ -37,12 +36,8 @@ from meshwright.search.instance import (
 )
 from meshwright.search.judge import tighten
 from meshwright.search.method.mcmc import first_placement
-from meshwright.search.method.quickp.programme.model import Order
-from meshwright.search.method.quickp.programme.programme import (
-    ProgrammeResult,
-    keeps_to,
-    solve_programme,
-)
+from meshwright.search.method.quickp.programme.model import Order, ProgrammeResult
+from meshwright.search.method.quickp.programme.programme import keeps_to, solve_programme
 from meshwright.search.method.quickp.scope import (
     GROUPS,
     Coarsener,
@@ -98,7 +93,8 @@ def quickp(problem: Problem, attempt: Attempt, *, scheme: Scheme | None = None) 
             clock=solving, seed=problem.seed, gap=problem.gap,
         )  # fmt: skip
         statistics |= _solved(found, solving.elapsed, statistics)
-        plan = _fine_plan(instance, coarsening, found)
+        placed = coarsening.place(found.device_of_op)
+        plan = order_plan(instance, placed, coarsening.order(found.order))
         verdict = problem.try_plan(plan)
         attempt.offer(plan, verdict)
         if verdict.fits or clock.is_interrupted:
@@ -176,9 +172,3 @@ def _solved(
         "coarse_bound_seconds": found.bound_seconds,
         "coarse_optimal": float(found.is_optimal),
     }
-
-
-def _fine_plan(instance: Instance, coarsening: Coarsening, found: ProgrammeResult) -> Plan:
-    """Every op where its coarse op is, in the coarse order."""
-    placed = coarsening.place(found.device_of_op)
-    return order_plan(instance, placed, coarsening.order(found.order))

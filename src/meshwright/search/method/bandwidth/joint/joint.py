@@ -2,6 +2,9 @@
 
 The best placement under uniform bandwidth is searched for first and is always a candidate, as it is
 and with the network shared out for it, so that the answer is never slower.
+
+Answers of other searches, too, have the network shared out for their plans, however these were
+found; where a plan is no faster so, it stays as it is.
 """
 
 import math
@@ -9,22 +12,28 @@ from dataclasses import replace
 
 import numpy as np
 
+from meshwright.cluster.cluster import Cluster
 from meshwright.cost.memory import usable_bytes
 from meshwright.plan.answer import Stop
-from meshwright.search.bound.branch import branch_bound, can_branch
-from meshwright.search.bound.window import ROUNDING
+from meshwright.search.bound.window import ROUNDING, branch_bound, can_branch
 from meshwright.search.bound.work import placement_bound
 from meshwright.search.claim import Claim
 from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Attempt, Incumbent
-from meshwright.search.instance import devices_of_units
+from meshwright.search.instance import Instance, devices_of_units
 from meshwright.search.method.bandwidth.joint.judge import Judge, JudgedPlan
 from meshwright.search.method.bandwidth.joint.search import JointSearch
 from meshwright.search.method.bandwidth.joint.space import RateSpace, find_space
+from meshwright.search.method.bandwidth.rate.allocate import allocate
+from meshwright.search.method.hybrid.scope import Scope
+from meshwright.search.method.hybrid.space import make_space, space_bound
 from meshwright.search.method.placement.improve import improve
 from meshwright.search.method.placement.placement import placement
 from meshwright.search.method.placement.placement_walk import PlacementWalk
 from meshwright.search.problem import Problem
+
+MAX_HOSTS = 128
+"""Of clusters whose pairs of hosts are given rates: there are as many as the square of it."""
 
 _PLAIN_SHARE, _UNIFORM_SHARE = 0.25, 0.2
 """Of the budget for the search of placements under uniform bandwidth, and, of what is then left,
@@ -176,3 +185,59 @@ class _Joint:
 
     def _is_proved(self, found: JudgedPlan) -> bool:
         return found.verdict.step_seconds <= self._attempt.bound_seconds * (1 + 1e-9)
+
+
+def explain_nothing(cluster: Cluster) -> str:
+    """Why there is nothing to allocate on a cluster; empty: there is something."""
+    if len(cluster.hosts) < 2:
+        return "nothing to allocate: the cluster has one host"
+    if len(cluster.hosts) > MAX_HOSTS:
+        return (
+            f"nothing is allocated: the cluster has {len(cluster.hosts):,} hosts, at most "
+            f"{MAX_HOSTS} can be"
+        )
+    if find_space(cluster) is None:
+        return "nothing to allocate: the devices of different hosts share no way between hosts"
+    return ""
+
+
+def allocate_plan(problem: Problem, found: Attempt, shared: Attempt) -> None:
+    """Share the network out for what a method has found, if its plan is faster so.
+
+    `shared` is begun among the records of plans with allocations, whose bounds hold for all plans
+    of the method under all allocations. Ctrl-C leaves the plan as it was.
+    """
+    shared.raise_bound(_bound(problem, found))
+    shared.statistics |= found.statistics
+    shared.notes, shared.runner_ups = found.notes, found.runner_ups
+    shared.search_seconds = found.search_seconds
+    if found.plan is None or found.verdict is None:
+        shared.refuse(found.refusal)
+        return
+    shared.offer(found.plan, found.verdict)
+    if not found.fits or found.stop is Stop.INTERRUPTED:
+        return
+    before = problem.clock.elapsed
+    with problem.clock.heard():
+        best = allocate(problem.graph, problem.cluster, found.plan, sharing=problem.sharing)
+        if shared.offer(best.plan, problem.settle(best.plan)):
+            shared.allocation_gap = best.gap
+        shared.uniform_seconds = found.step_seconds
+        shared.search_seconds += problem.clock.elapsed - before
+
+
+def _bound(problem: Problem, found: Attempt) -> float:
+    """No plan of a method is faster, whatever is allocated."""
+    if found.claim is Claim.PLACEMENT:
+        return widest_bound(problem.instance)
+    if found.claim is Claim.LAYERED and found.is_proved:  # by all plans, without allocations
+        return space_bound(make_space(problem.graph, problem.cluster, problem.scope_of(Scope)))
+    return found.bound_seconds
+
+
+def widest_bound(instance: Instance) -> float:
+    """No placement is faster, whatever is allocated: every pair has the most it could ever get."""
+    space = find_space(instance.cluster)
+    if space is not None:
+        instance = replace(instance, bandwidth=space.bandwidth(space.most))
+    return placement_bound(instance)

@@ -10,23 +10,25 @@ Placements on the devices of some hosts only are searched apart: a search on all
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
 
-from meshwright.array import Floats, Ints, Longs
+from meshwright.array import Floats, Ints, Longs, marked
 from meshwright.search.clock import Clock
 from meshwright.search.instance import Instance
-from meshwright.search.judge import Verdict, tighten
-from meshwright.search.method.bandwidth.joint.judge import Judge, JudgedPlan
-from meshwright.search.method.bandwidth.joint.move import improve_shared
+from meshwright.search.judge import tighten
+from meshwright.search.method.bandwidth.joint.judge import Bench, Judge, JudgedPlan, Shared
 from meshwright.search.method.bandwidth.joint.space import RateSpace, RateStart, find_starts
-from meshwright.search.method.bandwidth.joint.timing import Bench, Shared
 from meshwright.search.method.placement.contend import contend
 from meshwright.search.method.placement.improve import improve
 from meshwright.search.method.placement.level_search import search_rounds
 from meshwright.search.method.placement.placement_walk import Placed
+
+_MOVE_GAIN = 1e-6
+_PASSES = 4
+"""Times that all units near the longest path are gone through."""
 
 
 class Narrow:
@@ -52,16 +54,13 @@ class Narrow:
             np.isfinite(self._instance.unit_seconds[:, self._instance.type_of]).any(axis=1).all()
         )
 
-    def improve(self, device_of_unit: Ints, seed: int, is_over: Callable[[], bool]) -> Placed:
-        """A round of search from a placement."""
-        known = np.searchsorted(self._devices, device_of_unit).astype(np.int32)
-        return self._search(seed, is_over, known)
-
-    def begin(self, seed: int, is_over: Callable[[], bool]) -> Placed:
-        """A first round of search, from no placement."""
-        return self._search(seed, is_over, None)
-
-    def _search(self, seed: int, is_over: Callable[[], bool], known: Ints | None) -> Placed:
+    def search(
+        self, seed: int, is_over: Callable[[], bool], device_of_unit: Ints | None = None
+    ) -> Placed:
+        """A round of search from a placement, or a first one, from none."""
+        known = None
+        if device_of_unit is not None:
+            known = np.searchsorted(self._devices, device_of_unit).astype(np.int32)
         placed = next(search_rounds(self._instance, self._limits, seed, is_over, known))
         return replace(placed, device_of_unit=self._devices[placed.device_of_unit].astype(np.int32))
 
@@ -112,7 +111,9 @@ class JointSearch:
     def run(self, device_of_unit: Ints | None) -> None:
         """First rounds from several rates, the best of them further; then changes of the best."""
         if device_of_unit is not None:
-            self._take_known(device_of_unit)
+            ones = np.ones_like(self._hoped)
+            known = self._bench.time(device_of_unit, self._hoped, ones)
+            self._take_shared(known, self._hoped, ones)
         begun: list[tuple[RateStart, JudgedPlan]] = []
         for number, start in enumerate(self._starts()):
             if self._is_done():
@@ -124,8 +125,8 @@ class JointSearch:
             if not self._is_done():
                 self._alternate(start, self._seed + 100 * number + 10, found)
         if device_of_unit is not None and not self._is_done():
-            known = RateStart(hosts=np.arange(self._space.num_hosts), rates=self._hoped)
-            self._alternate(known, self._seed, None, device_of_unit)
+            everywhere = RateStart(hosts=np.arange(self._space.num_hosts), rates=self._hoped)
+            self._alternate(everywhere, self._seed, None, device_of_unit)
         for step in (self._change_best, self._improve_best, self._move_best):
             if not self._is_done():
                 step()
@@ -145,7 +146,7 @@ class JointSearch:
         if self.best is None:
             self.best = found
             return True
-        is_better = _is_better(found.verdict, self.best.verdict)
+        is_better = found.verdict.beats(self.best.verdict, _GAIN)
         if found.verdict.rank < self.best.verdict.rank:
             self.best = found
         return is_better
@@ -160,17 +161,15 @@ class JointSearch:
         is_proved = verdict.fits and verdict.step_seconds <= self._bound * (1 + 1e-9)
         return is_proved or self._is_over()
 
-    def _take_known(self, device_of_unit: Ints) -> None:
-        ones = np.ones_like(self._hoped)
-        self._take_shared(self._bench.time(device_of_unit, self._hoped, ones), self._hoped, ones)
-
     def _take_shared(self, placed: Placed, rates: Floats, waits: Floats) -> tuple[JudgedPlan, bool]:
         """Share the network out for a placement, simulate it, keep it if it is the best."""
         shared = self._bench.reallocate(placed, rates, waits)
         found = self._judge.simulate(shared, self._bench.start_order(shared))
         self.statistics["turns"] += 1
-        if not found.verdict.fits:
-            self._tighten(found.verdict)
+        if not found.verdict.fits and self._tries < _TRIES:
+            self._tries += 1
+            self._limits = tighten(self._limits, found.verdict)
+            self._bench = self._make_bench()
         return found, self.take(found)
 
     def _alternate(
@@ -192,10 +191,10 @@ class JointSearch:
                 waits = self._waits(best, _WEIGHTS[idle]) if self._is_fair else waits
             assert device_of_unit is not None, "given, or of what it has begun with"
             narrow = self._narrow(start, rates, waits)
-            placed = narrow.improve(device_of_unit, seed + turn, self._is_over)
+            placed = narrow.search(seed + turn, self._is_over, device_of_unit)
             found, is_gain = self._take_shared(placed, rates, waits)
             has_gained |= is_gain
-            idle = 0 if best is None or _is_better(found.verdict, best.verdict) else idle + 1
+            idle = 0 if best is None or found.verdict.beats(best.verdict, _GAIN) else idle + 1
             if idle >= (len(_WEIGHTS) if self._is_fair else 1) or self._is_done():
                 break
             best = found if idle == 0 else best
@@ -211,7 +210,7 @@ class JointSearch:
             narrow = self._narrow(start, start.rates, waits)
             if not narrow.can_run() or (best is not None and self._is_done()):
                 break
-            placed = narrow.begin(seed + number, self._is_over)
+            placed = narrow.search(seed + number, self._is_over)
             found, _ = self._take_shared(placed, start.rates, waits)
             best = found if best is None or found.verdict.rank < best.verdict.rank else best
         return best
@@ -232,12 +231,6 @@ class JointSearch:
             slow = alone.bandwidth[here, there] / slowed.bandwidth[here, there]
             np.maximum.at(waits, (host_of[here], host_of[there]), slow)
         return waits
-
-    def _tighten(self, verdict: Verdict) -> None:
-        if self._tries < _TRIES:
-            self._tries += 1
-            self._limits = tighten(self._limits, verdict)
-            self._bench = self._make_bench()
 
     def _make_bench(self) -> Bench:
         allocates = self._judge.allocates
@@ -291,7 +284,70 @@ class JointSearch:
             self.take(self._judge.simulate(moved.shared, self._bench.start_order(moved.shared)))
 
 
-def _is_better(verdict: Verdict, best: Verdict) -> bool:
-    if verdict.missing_bytes != best.missing_bytes:
-        return verdict.missing_bytes < best.missing_bytes
-    return verdict.step_seconds < best.step_seconds * (1 - _GAIN)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UnitMoves:
+    """The best that was found, and how many moves were timed with rates of their own."""
+
+    shared: Shared
+    num_tried: int
+
+
+def improve_shared(
+    bench: Bench, shared: Shared, seed: int, is_over: Callable[[], bool]
+) -> UnitMoves:
+    """Move or swap units on the longest path and next to it, wherever it is faster.
+
+    Most moves cannot pay: what is no faster when every pair of hosts has all that its ways can
+    carry is left out before anything is shared out.
+    """
+    random, most = np.random.default_rng(seed), bench.space.most
+    best, tried = shared, 0
+    for _ in range(_PASSES):
+        before = best
+        units = _units_near(bench, best)
+        for unit in random.permutation(units).tolist():
+            for device_of_unit in _moves(bench.instance, best.placed.device_of_unit, unit, random):
+                if is_over():
+                    return UnitMoves(shared=best, num_tried=tried)
+                limit = best.placed.seconds * (1 - _MOVE_GAIN)
+                hoped = bench.time(device_of_unit, most, best.waits, limit=limit)
+                if not hoped.rank <= (best.placed.lacking_bytes, limit):
+                    continue
+                tried += 1
+                found = bench.reallocate(hoped, best.rates, best.waits)
+                if found.rank < (best.placed.lacking_bytes, limit):
+                    best = found
+        if best is before:
+            break
+    return UnitMoves(shared=best, num_tried=tried)
+
+
+def _units_near(bench: Bench, shared: Shared) -> Ints:
+    """The units of the longest path, and those that exchange tensors with them."""
+    instance = bench.instance
+    on_path = marked(instance.num_units, instance.unit_of[bench.longest_path(shared)])
+    source = instance.unit_of[np.repeat(np.arange(instance.num_ops), np.diff(instance.out_start))]
+    target = instance.unit_of[instance.out_edges["op"]]
+    near = on_path.copy()
+    near[target[on_path[source]]] = True
+    near[source[on_path[target]]] = True
+    return np.flatnonzero(near).astype(np.int32)
+
+
+def _moves(
+    instance: Instance, device_of_unit: Ints, unit: int, random: np.random.Generator
+) -> Iterator[Ints]:
+    """The unit on each other device that can run it, and in the place of another unit."""
+    can_run = np.isfinite(instance.unit_seconds)
+    for device in np.flatnonzero(can_run[unit, instance.type_of]).tolist():
+        if device != device_of_unit[unit]:
+            moved = device_of_unit.copy()
+            moved[unit] = device
+            yield moved
+    other = int(random.integers(instance.num_units))
+    here, there = device_of_unit[unit], device_of_unit[other]
+    fits = can_run[unit, instance.type_of[there]] and can_run[other, instance.type_of[here]]
+    if here != there and fits:
+        swapped = device_of_unit.copy()
+        swapped[unit], swapped[other] = there, here
+        yield swapped

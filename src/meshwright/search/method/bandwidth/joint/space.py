@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.array import Bools, Floats, Longs
+from meshwright.array import Bools, Floats, Longs, marked
 from meshwright.cluster.cluster import Cluster
 from meshwright.search.method.bandwidth.rate.rates import HostPairs, find_host_pairs
 
@@ -109,7 +109,8 @@ def find_starts(space: RateSpace) -> Iterator[RateStart]:
     widest = np.argsort(-np.minimum(space.leaving, space.entering), kind="stable")
     for count in _counts(space.num_hosts):
         hosts = np.sort(widest[:count])
-        yield RateStart(hosts=hosts, rates=_pattern(space, _between(space, hosts)))
+        is_chosen = marked(space.num_hosts, hosts)
+        yield RateStart(hosts=hosts, rates=_pattern(space, is_chosen[:, None] & is_chosen))
     everyone = np.arange(space.num_hosts)
     yield RateStart(hosts=everyone, rates=space.most)
     if space.num_hosts > 3:
@@ -126,17 +127,10 @@ def _counts(num_hosts: int) -> list[int]:
     return sorted(each for each in counts if 2 <= each <= num_hosts)
 
 
-def _between(space: RateSpace, hosts: Longs) -> Bools:
-    is_chosen = np.zeros(space.num_hosts, np.bool_)
-    is_chosen[hosts] = True
-    return np.asarray(is_chosen[:, None] & is_chosen)
-
-
 def _pattern(space: RateSpace, is_used: Bools) -> Floats:
     """Each host's exits and entries shared out evenly to the pairs in use."""
     is_used = is_used & space.pairs
     out = space.leaving[:, None] / np.maximum(is_used.sum(axis=1, keepdims=True), 1)
     into = space.entering / np.maximum(is_used.sum(axis=0), 1)
     share = np.minimum(space.most, np.minimum(out, into))
-    rates: Floats = np.where(is_used, share, FAINT * space.most)
-    return rates
+    return np.where(is_used, share, FAINT * space.most)

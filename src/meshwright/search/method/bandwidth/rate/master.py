@@ -2,7 +2,7 @@
 
 Least T such that every path takes at most T and no row is more than full. On the barrier's central
 path the weight of a path is the barrier parameter over its slack, and the price of a row likewise:
-they prove how far from the best the point is (`meshwright.search.method.bandwidth.rate.certify`). A
+they prove how far from the best the point is (`meshwright.search.method.bandwidth.rate.master`). A
 Newton step solves a system as large as paths and rows, however many pairs there are: all else is
 diagonal, or a rank more for each pair that has several ways (Boyd and Vandenberghe, Convex
 Optimization, 2004, sections 11.3 and appendix C.4). Knows nothing of graphs.
@@ -13,9 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.array import Floats
-from meshwright.search.method.bandwidth.rate.dense import product, solve
 from meshwright.search.method.bandwidth.rate.precedence import Paths
 from meshwright.search.method.bandwidth.rate.room import RateRoom
+
+_MATRIX, _VECTOR = 200_000, 8_000
+"""Multiplications that are done in one thread: some 2^18, and 2^13 for a vector."""
+_ROWS = 96
+"""How many rows a system has at most that is solved in one thread: its square is below 10,000.
+From some size on OpenBLAS takes all cores and waits for them, also where others use them: on two
+busy cores a system of 150 rows took 136 ms in place of 0.4 (2026-11-15)."""
 
 _MAX_STEPS = 40
 """Newton steps for one centre; a dozen is usual."""
@@ -89,12 +95,10 @@ class Master:
         weights = (1.0 - (rise + faster) / slack.paths) / slack.paths
         prices = (1.0 + product(self._rows, step) / slack.rows) / slack.rows
         weights, prices = np.maximum(weights, 0.0), np.maximum(prices, 0.0)
+        if not weights.sum() > 0:
+            weights, prices = 1.0 / slack.paths, 1.0 / slack.rows
         total = float(weights.sum())
-        return (weights / total, prices / total) if total > 0 else self._plain_duals(slack)
-
-    def _plain_duals(self, slack: _Slack) -> tuple[Floats, Floats]:
-        weights = 1.0 / slack.paths
-        return weights / weights.sum(), 1.0 / slack.rows / weights.sum()
+        return weights / total, prices / total
 
     def _sums(self, ways: Floats) -> Floats:
         return ways if self._is_single else np.add.reduceat(ways, self._start)
@@ -150,3 +154,54 @@ class Master:
         weight = np.add.reduceat(ways**2, self._start)
         part = (bend / (1.0 + bend * weight))[:, None] * sums
         return np.asarray(spread - square * part[self._pair_of])
+
+
+def certify(paths: Paths, room: RateRoom, weights: Floats, prices: Floats) -> float:
+    """The seconds that no rates go below, by weights of paths and prices of rows.
+
+    Holds for any weights and prices that are not negative; good ones come from an optimum. Prices
+    are in seconds for each byte a second. The step takes at least the weighted mean of the paths,
+    sum of c + w/b over pairs, where c is the mean constant and w the pair's mean amount. To every
+    pair add and subtract its rate times its price m, that of the cheapest of its ways. w/b + m b
+    is never below 2 sqrt(w m), whatever b is, and what is subtracted is never more than the rows'
+    rates at their prices, since rows are never more than full.
+    """
+    assert bool(np.all(weights >= 0)) and bool(np.all(prices >= 0))
+    share = weights / weights.sum()
+    constant = float(share @ paths.constants)
+    amounts = product(paths.amounts.T, share)
+    price = np.minimum.reduceat(product(room.rows.T, prices), room.way_start)
+    return constant + float(2.0 * np.sqrt(amounts * price).sum() - prices @ room.bytes_per_second)
+
+
+def scale_prices(paths: Paths, room: RateRoom, weights: Floats, prices: Floats) -> Floats:
+    """The multiple of the prices that proves most: of 2 s sqrt(x) - p x at x = (s / p)^2."""
+    amounts = product(paths.amounts.T, weights) / weights.sum()
+    price = np.minimum.reduceat(product(room.rows.T, prices), room.way_start)
+    gain, cost = float(np.sqrt(amounts * price).sum()), float(prices @ room.bytes_per_second)
+    return prices * (gain / cost) ** 2 if cost > 0 else prices
+
+
+def product(one: Floats, other: Floats) -> Floats:
+    """The product of a matrix and a matrix or vector."""
+    most = _MATRIX if other.ndim == 2 else _VECTOR
+    count = max(1, most // max(other.size, 1))
+    if count >= len(one):
+        return np.asarray(one @ other)
+    return np.concatenate([one[k : k + count] @ other for k in range(0, len(one), count)])
+
+
+def solve(system: Floats, known: Floats) -> Floats:
+    """What a symmetric, positive definite matrix makes the known columns of.
+
+    A half at a time: rows of the first half are put into those of the second.
+    """
+    if len(system) <= _ROWS:
+        return np.asarray(np.linalg.solve(system, known))
+    half = len(system) // 2
+    count = len(system) - half
+    first = solve(system[:half, :half], np.concatenate((system[:half, half:], known[:half]), 1))
+    below = system[half:, :half]
+    left = system[half:, half:] - product(below, first[:, :count])
+    second = solve(left, known[half:] - product(below, first[:, count:]))
+    return np.concatenate((first[:, count:] - product(first[:, :count], second), second))

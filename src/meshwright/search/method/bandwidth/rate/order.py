@@ -11,6 +11,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from meshwright.array import Floats, Longs, Records
+from meshwright.kernel.row import follow_lines
 from meshwright.search.method.bandwidth.rate.precedence import ARC, Precedence, make_precedence
 from meshwright.search.method.bandwidth.rate.traffic import Kinship, TrafficRound
 from meshwright.simulate.tasks import EngineInput
@@ -52,8 +53,9 @@ def fix_order(
     source = np.repeat(np.arange(len(tasks)), np.diff(engine.tasks["first_next"]))
     plain = source.astype(np.int64), engine.following[: len(source)].astype(np.int64)
     turn = _turns(tasks, plain)
-    queued = _chains(_queues(traffic, len(tasks)), turn) if sharing == "fair" else _no_edges()
-    waits = _joined(plain, _chains(tasks["stream"].astype(np.int64), turn))
+    queued = _chains(_queues(traffic if sharing == "fair" else (), len(tasks)), turn)
+    streams = _chains(tasks["stream"].astype(np.int64), turn)
+    waits = np.concatenate((plain[0], streams[0])), np.concatenate((plain[1], streams[1]))
     shares, variables = _number(traffic, is_apart, bundles)
     # A task has a node for its end; a collective one more for the start of each round.
     extra = np.zeros(len(tasks), dtype=np.int64)
@@ -126,17 +128,8 @@ def _queues(traffic: Sequence[Kinship], num_tasks: int) -> Longs:
 def _chains(line: Longs, turn: Longs) -> Edges:
     """Of tasks in one line each to the next; line -1 is none."""
     members = np.flatnonzero(line >= 0)
-    members = members[np.lexsort((turn[members], line[members]))]
-    follows = line[members[1:]] == line[members[:-1]]
-    return members[:-1][follows], members[1:][follows]
-
-
-def _no_edges() -> Edges:
-    return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-
-
-def _joined(one: Edges, other: Edges) -> Edges:
-    return np.concatenate((one[0], other[0])), np.concatenate((one[1], other[1]))
+    first, second = follow_lines(line[members], turn[members])
+    return members[first], members[second]
 
 
 def _number(

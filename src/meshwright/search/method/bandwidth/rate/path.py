@@ -13,9 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.array import Floats
-from meshwright.search.method.bandwidth.rate.certify import certify, scale_prices
-from meshwright.search.method.bandwidth.rate.dense import product
-from meshwright.search.method.bandwidth.rate.master import Master, Point
+from meshwright.search.method.bandwidth.rate.master import (
+    Master,
+    Point,
+    certify,
+    product,
+    scale_prices,
+)
 from meshwright.search.method.bandwidth.rate.precedence import Paths, Precedence, Walker, no_paths
 from meshwright.search.method.bandwidth.rate.room import RateRoom, even_ways
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from meshwright.array import Floats, Ints, Longs
 from meshwright.cluster.cluster import Cluster
+from meshwright.kernel.row import follow_lines
 from meshwright.search.instance import Instance
 from meshwright.search.method.bandwidth.rate.precedence import ARC, Precedence
 from meshwright.search.method.bandwidth.rate.room import Pair, RateRoom, make_room
@@ -69,22 +70,14 @@ def place_precedence(
     arcs["target"] = np.repeat(np.arange(1, num_ops + 1), count + 1)
     arcs["fixed"] = np.repeat(seconds, count + 1)
     arcs["pair"] = -1
-    arcs["source"][first[1:-1]] = _before(device_of[order]) + 1
+    before, after = follow_lines(device_of[order])
+    arcs["source"][first[1:-1][after]] = before + 1
     reads = np.ones(len(arcs), dtype=np.bool_)
     reads[first[1:-1]] = False
     _set_reads(
         arcs, np.flatnonzero(reads), instance, hosts, edge, position, device_of, order[reader]
     )
     return Precedence(arcs=arcs, first_in=first, num_pairs=len(hosts.pairs))
-
-
-def _before(device: Longs) -> Longs:
-    """Of each place the last place before it with the same device; -1: there is none."""
-    by_device = np.argsort(device, kind="stable")
-    same = device[by_device[1:]] == device[by_device[:-1]]
-    before = np.full(len(device), -1, dtype=np.int64)
-    before[by_device[1:][same]] = by_device[:-1][same]
-    return before
 
 
 def _set_reads(

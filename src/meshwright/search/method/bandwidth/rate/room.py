@@ -81,23 +81,26 @@ def make_room(cluster: Cluster, bundles: Sequence[Bundle]) -> RateRoom:
 
 def divides_alike(cluster: Cluster, pairs: Sequence[Pair]) -> bool:
     """Whether dividing all these pairs over their ways in one proportion is as good as any."""
-    exits: dict[int, tuple[int, ...]] = {}
-    entries: dict[int, tuple[int, ...]] = {}
-    for source, target in pairs:
-        ways = cluster.ways.links[source, target]
-        if any(len(way) != 2 for way in ways):
-            return False
-        leaving, entering = tuple(way[0] for way in ways), tuple(way[1] for way in ways)
-        if exits.setdefault(source, leaving) != leaving:
-            return False
-        if entries.setdefault(target, entering) != entering:
-            return False
-    groups = [*exits.values(), *entries.values()]
-    if len({len(group) for group in groups}) != 1:
+    groups = find_ends({pair: cluster.ways.links[pair] for pair in pairs})
+    if groups is None or len({len(group) for group in groups}) != 1:
         return False
     rates = cluster.link_bytes_per_second[np.array(groups)]
     parts = rates / rates.sum(axis=1, keepdims=True)
     return bool(np.allclose(parts, parts[0], rtol=1e-12, atol=0.0))
+
+
+def find_ends(ways: Mapping[Pair, Sequence[tuple[int, ...]]]) -> list[tuple[int, ...]] | None:
+    """The exits and the entries of hosts, way by way, where every pair's k-th way is the k-th exit
+    of one host and the k-th entry of the other, and no link is on two of them; else None."""
+    ends: dict[tuple[int, int], tuple[int, ...]] = {}
+    for pair, of_pair in ways.items():
+        if any(len(way) != 2 for way in of_pair):
+            return None
+        for side, host in enumerate(pair):
+            links = tuple(way[side] for way in of_pair)
+            if ends.setdefault((side, host), links) != links:
+                return None
+    return list(ends.values())
 
 
 def _whole_rows(cluster: Cluster, bundles: Sequence[Bundle]) -> RateRoom:

@@ -17,8 +17,6 @@ from meshwright.cost.axis import axis_model
 from meshwright.cost.collective import (
     Algorithm,
     CollectiveCost,
-    CollectiveModel,
-    collective_model,
     collective_rounds,
 )
 from meshwright.cost.limit import Limits
@@ -29,7 +27,7 @@ from meshwright.plan.part import Allocation
 from meshwright.program.program import Kind, Program
 from meshwright.search.method.bandwidth.rate.rates import HostPairs, is_between_hosts
 from meshwright.simulate.allocation import find_limits
-from meshwright.simulate.tasks import COLLECTIVES
+from meshwright.simulate.tasks import COLLECTIVES, Models
 from meshwright.simulate.transfer import find_pairs
 from meshwright.units import MOST
 
@@ -154,10 +152,10 @@ def _collectives(
     """One for each kind, group and size. Those of one group are one user."""
     rows = program.instructions[np.flatnonzero(program.instructions["group"] >= 0)]
     firsts = rows[np.unique(rows["task"], return_index=True)[1]]
-    limits = find_limits(program.allocations, cluster)
+    models = Models(program, cluster, find_limits(program.allocations, cluster))
     keys = np.stack((firsts["kind"], firsts["group"]), axis=1).astype(np.int64)
     for kind, group in np.unique(keys, axis=0).tolist() if len(keys) else ():
-        model = _model(program, cluster, Kind(kind), group, limits)
+        model = models.find(Kind(kind), group)
         of_group = firsts[(keys[:, 0] == kind) & (keys[:, 1] == group)]
         for size in np.unique(of_group["bytes"]).tolist():
             tasks = of_group["task"][of_group["bytes"] == size].astype(np.int64)
@@ -176,20 +174,6 @@ def _collectives(
                 user=num_users + group,
                 queues=False,
             )
-
-
-def _model(
-    program: Program, cluster: Cluster, kind: Kind, group: int, limits: Limits | None
-) -> CollectiveModel:
-    """A collective as the simulator prices it."""
-    if program.beside:
-        together = (program.groups[group], *program.beside[group])
-        return axis_model(cluster, COLLECTIVES[kind], together, limits)
-    name = program.group_algorithm[group] if kind == Kind.ALL_REDUCE else ""
-    algorithm = Algorithm(name) if name else None
-    return collective_model(
-        cluster, COLLECTIVES[kind], program.groups[group], algorithm, limits=limits
-    )
 
 
 def _phases(

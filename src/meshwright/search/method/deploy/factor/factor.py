@@ -16,6 +16,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.kernel.disjoint import DisjointSets
+from meshwright.kernel.row import group_values
 from meshwright.search.method.deploy.factor.price import FactorPrices, price_factors
 from meshwright.search.method.deploy.factor.solve import FactorChoice, Known, Programme
 
@@ -150,9 +151,7 @@ def _divide(programme: Programme, ops: Sequence[int], known: Known) -> list[Fact
                 sets.join(op, programme.source[tensor])
             elif tensor in gathered:
                 sets.join(op, reader.setdefault(tensor, op))
-    parts: dict[int, list[int]] = {}
-    for op in ops:
-        parts.setdefault(sets.find(op), []).append(op)
+    parts = group_values((sets.find(op), op) for op in ops)
     return [programme.price(part, known) for part in parts.values()]
 
 

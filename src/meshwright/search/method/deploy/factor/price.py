@@ -17,12 +17,14 @@ from math import fsum
 
 import numpy as np
 
+from meshwright.array import sum_by
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.collective import Collective, CollectiveModel, collective_model
 from meshwright.cost.compute import op_seconds
 from meshwright.errors import InputError
-from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase, Split
+from meshwright.graph.graph import Bools, Floats, Graph, Phase, Split
 from meshwright.plan.part import SHARES_TOLERANCE
+from meshwright.program.bucket import gradient_tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,31 +55,20 @@ def price_factors(
         is_inside[list(within)] = True
     gather = collective_model(cluster, Collective.ALL_GATHER, devices)
     reduce = collective_model(cluster, Collective.ALL_REDUCE, devices)
+    # Of messages that fill buckets: no latency is saved with one gradient of many.
+    less, more = (reduce.cost(size).seconds for size in (8e6, 16e6))
     return FactorPrices(
         duplicate=_duplicate_seconds(graph, cluster, devices, portions, is_inside),
         broadcast=_broadcast_seconds(graph, gather),
-        saved=np.where(is_inside, gradient_bytes(graph) * _seconds_per_byte(reduce), 0.0),
+        saved=np.where(is_inside, gradient_bytes(graph) * ((more - less) / 8e6), 0.0),
     )
-
-
-def gradient_tensors(graph: Graph) -> Ints:
-    """The partial sums of backward ops that updates read, rising."""
-    source, reader = graph.edges
-    is_gradient = (
-        graph.tensor_partial[graph.use_tensor]
-        & (graph.phase[reader] == Phase.UPDATE)
-        & (graph.phase[source] == Phase.BACKWARD)
-    )
-    return np.unique(graph.use_tensor[is_gradient])
 
 
 def gradient_bytes(graph: Graph) -> Floats:
     """By op: what its replicas would have to synchronise."""
     tensors = gradient_tensors(graph)
     source = graph.tensor_source[tensors]
-    return np.bincount(source, weights=graph.tensor_bytes[tensors], minlength=graph.num_ops).astype(
-        np.float64
-    )
+    return sum_by(source, graph.tensor_bytes[tensors], graph.num_ops)
 
 
 def _check_shares(devices: Sequence[int], shares: Sequence[float]) -> tuple[float, ...]:
@@ -131,10 +122,3 @@ def _find_own(graph: Graph) -> Bools:
         if graph.phase[op] == Phase.BACKWARD or is_own[graph.inputs[op]].any():
             is_own[graph.outputs[op]] = graph.phase[op] != Phase.UPDATE
     return is_own
-
-
-def _seconds_per_byte(reduce: CollectiveModel) -> float:
-    """Of messages that fill buckets: no latency is saved with one gradient of many."""
-    sizes = 8e6, 16e6
-    first, second = (reduce.cost(size).seconds for size in sizes)
-    return (second - first) / (sizes[1] - sizes[0])

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import marked
 from meshwright.graph.graph import Bools, Graph, Phase
 from meshwright.search.method.deploy.factor.price import FactorPrices
 
@@ -103,9 +104,7 @@ class Programme:
 
     def solve(self, gradient: int, known: Known, near: Sequence[int]) -> FactorChoice:
         """The best of these ops to duplicate for one gradient; empty where none gains."""
-        may = np.zeros(len(self.duplicate), dtype=np.bool_)
-        may[near] = True
-        return self._solve([gradient], known, may)
+        return self._solve([gradient], known, marked(len(self.duplicate), near))
 
     def find_near(
         self, gradient: int, known: Known, within: Collection[int] | None = None

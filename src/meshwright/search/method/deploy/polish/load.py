@@ -5,6 +5,7 @@ transfers between groups, of waiting and of memory over time.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +13,10 @@ import numpy.typing as npt
 from meshwright.cost.collective import Collective, collective_model
 from meshwright.cost.compute import op_seconds
 from meshwright.graph.graph import Floats, Ints, Phase, Split
+from meshwright.kernel.row import group_values, sum_values
 from meshwright.search.method.deploy.analysis import Analysis
+from meshwright.search.method.deploy.menu import share_out
 from meshwright.search.method.deploy.option import GroupAction, GroupOption, Strategy
-from meshwright.search.replica import divide_batch
 
 _FREE_SAMPLES = 120
 """Into so many pieces a batch is divided that does not count samples, or too many."""
@@ -69,9 +71,7 @@ class Loads:
 
     def table(self, strategy: Strategy) -> Floats:
         """Group x device."""
-        groups: dict[GroupAction, list[int]] = {}
-        for group, action in enumerate(strategy):
-            groups.setdefault(action, []).append(group)
+        groups = group_values((action, group) for group, action in enumerate(strategy))
         found = np.empty((len(strategy), len(self.type_of)))
         for action, members in groups.items():
             found[members] = self.by_device(action)[members]
@@ -89,10 +89,12 @@ class Loads:
 
     def _sums(self, strategy: Strategy) -> tuple[float, float]:
         compute = float(self.table(strategy).sum(axis=0).max())
-        parts: dict[tuple[int, ...], float] = {}
-        for action, size in zip(strategy, self.analysis.gradient_bytes.tolist(), strict=True):
-            if action.option is GroupOption.ALL_REDUCE and len(action.devices) > 1:
-                parts[action.devices] = parts.get(action.devices, 0.0) + size
+        chosen = zip(strategy, self.analysis.gradient_bytes.tolist(), strict=True)
+        parts = sum_values(
+            (action.devices, size)
+            for action, size in chosen
+            if action.option is GroupOption.ALL_REDUCE and len(action.devices) > 1
+        )
         gradients = np.zeros(len(self.type_of))
         for devices, size in parts.items():
             gradients[list(devices)] += size * self.gradient_seconds(devices)
@@ -133,34 +135,20 @@ class Loads:
         table = self.seconds[list(groups)].sum(axis=0)[self.type_of[chosen]]
         if not np.isfinite(table).all():
             return None
-        if option is GroupOption.DUPLICATE or option is GroupOption.MODEL:
+        if option in (GroupOption.DUPLICATE, GroupOption.MODEL):
             return self.act(chosen, np.ones(len(chosen)), option)
         samples = level_samples(table + busy[chosen, None], self.num_samples)
         return self.act(chosen, samples.astype(np.float64), option)
 
     def act(self, devices: Devices, weights: Floats, option: GroupOption) -> GroupAction:
         """The action of these shares in whole samples; devices that get none are left out."""
-        if option is GroupOption.DUPLICATE or option is GroupOption.MODEL:
-            return self._make(devices, option if len(devices) > 1 else GroupOption.ALL_REDUCE, ())
-        shares = divide_batch(self.analysis.graph.batch, weights)
-        kept = shares[shares > 0]
-        is_equal = bool((kept == kept[0]).all())
-        return self._make(
-            devices[shares > 0],
-            option if len(kept) > 1 else GroupOption.ALL_REDUCE,
-            () if is_equal else tuple((kept / kept.sum()).tolist()),
-        )
-
-    def _make(
-        self, devices: Devices, option: GroupOption, shares: tuple[float, ...]
-    ) -> GroupAction:
-        places = np.unique(self.analysis.place_of[devices])
-        return GroupAction(
-            places=tuple(places.tolist()),
-            devices=tuple(devices.tolist()),
-            option=option,
-            shares=shares,
-        )
+        if option in (GroupOption.DUPLICATE, GroupOption.MODEL):
+            kept = option if len(devices) > 1 else GroupOption.ALL_REDUCE
+            action = GroupAction(places=(), devices=tuple(devices.tolist()), option=kept)
+        else:
+            action = share_out(self.analysis.graph, (), devices, weights, option)
+        places = np.unique(self.analysis.place_of[list(action.devices)])
+        return replace(action, places=tuple(places.tolist()))
 
 
 def level_samples(finish: Floats, num_samples: int) -> Ints:

@@ -5,6 +5,7 @@ are divided so that devices finish together, with what each has to do besides. D
 which move to keep.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,12 +15,7 @@ from meshwright.graph.graph import Floats
 from meshwright.search.method.deploy.option import GroupAction, GroupOption, Strategy
 from meshwright.search.method.deploy.polish.load import Loads
 
-_OPTIONS = (
-    GroupOption.ALL_REDUCE,
-    GroupOption.PARAMETER_SERVER,
-    GroupOption.DUPLICATE,
-    GroupOption.MODEL,
-)
+_OPTIONS = tuple(GroupOption)
 _OPTION_ODDS = (0.6, 0.12, 0.18, 0.1)
 
 
@@ -219,13 +215,11 @@ def move_heavy(site: Site, rng: np.random.Generator) -> Strategy | None:
 
 def level_rest(site: Site, strategy: Strategy, groups: Sequence[int]) -> Strategy:
     """Divide the most common action of all other groups again, now that these are elsewhere."""
-    counts: dict[GroupAction, int] = {}
-    for group, action in enumerate(strategy):
-        if group not in groups and len(action.devices) > 1:
-            counts[action] = counts.get(action, 0) + 1
+    others = [each for group, each in enumerate(strategy) if group not in groups]
+    counts = Counter(action for action in others if len(action.devices) > 1)
     if not counts:
         return strategy
-    common = max(counts, key=lambda action: counts[action])
+    ((common, _),) = counts.most_common(1)
     if common.option in (GroupOption.DUPLICATE, GroupOption.MODEL):
         return strategy
     members = [

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.graph.graph import Floats
+from meshwright.kernel.row import sum_values
 from meshwright.plan.plan import Plan
 from meshwright.search.clock import Clock
 from meshwright.search.method.deploy.analysis import Analysis
@@ -149,7 +150,9 @@ class _PolishSearch:
             if self.progress() >= 1:
                 return
         self.num_moves = 0
-        self._try_bundles()
+        for count in _BUNDLES:
+            if self.progress() < 1:
+                self.measure(replace(self.best, bundles=self.loads.bundle(count)))
         for layout in self._openings():
             if self.progress() >= _OPENING:
                 break
@@ -157,11 +160,6 @@ class _PolishSearch:
             if self.best_rank[0] > 0 or not self._is_hopeless(layout.strategy, level):
                 self.measure(layout)
         self._walk()
-
-    def _try_bundles(self) -> None:
-        for count in _BUNDLES:
-            if self.progress() < 1:
-                self.measure(replace(self.best, bundles=self.loads.bundle(count)))
 
     def _openings(self) -> Iterator[PolishLayout]:
         starts = [layout.strategy for _, layout in self.elite]
@@ -254,11 +252,12 @@ class _PolishSearch:
         best, before = self.best, self.best_rank
         if self.analysis.graph.num_ops > _MOST_OPS:
             return False
-        sizes: dict[tuple[tuple[int, ...], tuple[float, ...]], float] = {}
-        for action, size in zip(best.strategy, self.analysis.gradient_bytes.tolist(), strict=True):
-            if len(action.devices) > 1 and action.option in _SYNCHRONISED:
-                key = action.devices, action.shares
-                sizes[key] = sizes.get(key, 0.0) + size
+        chosen = zip(best.strategy, self.analysis.gradient_bytes.tolist(), strict=True)
+        sizes = sum_values(
+            ((action.devices, action.shares), size)
+            for action, size in chosen
+            if len(action.devices) > 1 and action.option in _SYNCHRONISED
+        )
         if not sizes:
             return False
         devices, shares = max(sizes, key=lambda key: sizes[key])

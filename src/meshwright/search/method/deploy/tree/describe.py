@@ -31,8 +31,7 @@ def squash(ratio: Floats) -> Floats:
 def squash_signed(ratio: Floats) -> Floats:
     """The same of ratios below zero, too."""
     clean = np.nan_to_num(ratio, nan=0.0, posinf=_MOST, neginf=-_MOST)
-    signed: Floats = np.sign(clean) * squash(np.abs(clean))
-    return signed
+    return np.sign(clean) * squash(np.abs(clean))
 
 
 def cut_logs(ratio: Floats) -> Floats:

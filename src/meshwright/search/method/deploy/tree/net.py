@@ -28,7 +28,7 @@ from meshwright.search.method.deploy.tree.features import (
     Features,
     Singles,
 )
-from meshwright.search.method.deploy.tree.prior import Prior, spread_evenly, uniform_prior
+from meshwright.search.method.deploy.tree.tree import Prior, spread_evenly, uniform_prior
 
 NUM_LAYERS = 4
 WITHIN, ACROSS = 1.0, 0.1
@@ -236,12 +236,10 @@ def load_prior(path: Path | None = None, warn: Callable[[str], None] = lambda _:
     Where the file is missing or no network of ours: one line to `warn`, and all actions are equally
     likely.
     """
-    path = SHIPPED if path is None else path
     try:
-        return NetworkPrior(read_weights(path))
-    except (CheckpointError, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        warn(f"prior {path}: {reason}; searching without a learned prior")
+        return read_prior(path or SHIPPED)
+    except InputError as error:
+        warn(f"{error}; searching without a learned prior")
         return uniform_prior
 
 

@@ -5,10 +5,14 @@ is worth what the simulator says of the strategy that it is completed to. The se
 the root by PUCT until it meets an action without a node, which it adds, evaluates, and tells all
 nodes above. Where that is completed to a strategy that was seen before, as by the first group's
 action, there is nothing to evaluate, and the same iteration goes on down.
+
+A prior is what a search believes of the actions of a group before it has tried any; the belief of a
+trained network and that of somebody who knows nothing are called alike.
 """
 
 from collections.abc import Callable
 from math import inf, sqrt
+from typing import Protocol
 
 import numpy as np
 
@@ -17,7 +21,6 @@ from meshwright.search.clock import Clock
 from meshwright.search.method.deploy.analysis import Analysis
 from meshwright.search.method.deploy.evaluate import OUT_OF_MEMORY, Evaluator, StrategyEvaluation
 from meshwright.search.method.deploy.option import Strategy
-from meshwright.search.method.deploy.tree.prior import Prior, spread_evenly
 
 EXPLORATION = 0.15
 """PUCT's constant for each action of the menu, times how much the best reward so far is above the
@@ -30,6 +33,34 @@ BEST_WEIGHT = 1.0
 spoils what was found once, so a bad strategy below says nothing against a good one beside it."""
 BEATEN = 1e-3
 """The least reward that counts as faster than data parallelism."""
+
+
+class Prior(Protocol):
+    """How likely each action is believed to be the best for a group."""
+
+    def __call__(
+        self, analysis: Analysis, prefix: Strategy, evaluation: StrategyEvaluation | None, /
+    ) -> Floats:
+        """A probability for each of `analysis.actions`, for group `len(prefix)`.
+
+        They sum to one over the allowed ones and are zero elsewhere. `prefix`: what is decided for
+        the groups before; `evaluation`: of the whole strategy that it is completed to.
+        """
+
+
+def uniform_prior(
+    analysis: Analysis,
+    prefix: Strategy,
+    evaluation: StrategyEvaluation | None,  # noqa: ARG001 - all priors are called alike
+) -> Floats:
+    """All allowed actions are equally likely."""
+    return spread_evenly(analysis, len(prefix))
+
+
+def spread_evenly(analysis: Analysis, group: int) -> Floats:
+    """One probability for all actions that a group is allowed."""
+    allowed = analysis.allowed[group]
+    return np.where(allowed, 1.0 / max(1, int(allowed.sum())), 0.0)
 
 
 class TreeNode:
@@ -69,29 +100,23 @@ class Tree:
 
         `exploration`: PUCT's constant, times the best speed-up so far; None: see `EXPLORATION`.
         """
-        self.evaluator, self._prior = evaluator, prior
+        self.evaluator, self.analysis, self._prior = evaluator, evaluator.analysis, prior
         self._exploration, self._best_weight = exploration, best_weight
         self._random = np.random.default_rng(seed)
         self.num_iterations = 0
         self.root = self._make_node(())
         """Data parallelism, which no iteration is counted for."""
-        self._best = evaluator.data_parallel, self.root.evaluation
+        self.best: tuple[Strategy, StrategyEvaluation] = (
+            evaluator.data_parallel,
+            self.root.evaluation,
+        )
+        """Of all that was tried: what fits, or lacks least; of these the fastest."""
         self.improved_at = 0
         """The last iteration that found something better."""
         self._seen: dict[Strategy, StrategyEvaluation] = {}
         self._rises: list[tuple[int, float]] = []
         """Iterations, counted from 1, with a reward above all before."""
         self._note(self.root)
-
-    @property
-    def analysis(self) -> Analysis:
-        """What is decided on."""
-        return self.evaluator.analysis
-
-    @property
-    def best(self) -> tuple[Strategy, StrategyEvaluation]:
-        """Of all that was tried: what fits, or lacks least; of these the fastest."""
-        return self._best
 
     def best_few(self, count: int) -> list[tuple[Strategy, StrategyEvaluation]]:
         """The best strategies, no two alike, the best first."""
@@ -176,8 +201,7 @@ class Tree:
         bonus = (
             self._width() * node.prior * sqrt(max(1, int(node.visits.sum()))) / (1 + node.visits)
         )
-        scores: Floats = np.where(node.is_open, value + bonus, -inf)
-        return scores
+        return np.where(node.is_open, value + bonus, -inf)
 
     def _width(self) -> float:
         best = self._rises[-1][1]
@@ -198,8 +222,8 @@ class Tree:
         self._seen[strategy] = node.evaluation
         if not self._rises or node.reward > self._rises[-1][1]:
             self._rises.append((self.num_iterations, node.reward))
-        if node.evaluation.rank < self._best[1].rank:
-            self._best = strategy, node.evaluation
+        if node.evaluation.rank < self.best[1].rank:
+            self.best = strategy, node.evaluation
             self.improved_at = self.num_iterations
         return True
 

@@ -59,7 +59,11 @@ class AssignmentWalk:
         self._state.slots["ring_bytes"][:-1] = problem.ring_bytes
         replicas = problem.replicas_of_slot
         self._replicas = int(replicas[0]) if (replicas == replicas[0]).all() else 0
-        self.step_seconds = _estimate_step(problem)
+        # More where much is joined, and beyond the processor's caches.
+        partners = len(problem.wires[1]) / problem.num_places
+        mean = float(problem.replicas_of_slot.mean()) if problem.ring_bytes.any() else 1.0
+        far = 1.0 + min(1.0, problem.num_devices / 512)
+        self.step_seconds = _STEP_SECONDS * far * (1.0 + 0.3 * partners + 0.15 * mean)
 
     def begin(self, assignment: Assignment, value: float) -> None:
         """Start at an assignment with its value."""
@@ -108,14 +112,6 @@ class AssignmentWalk:
     def steps(self) -> int:
         """How many moves were tried since the last beginning."""
         return int(self._state.now["steps"])
-
-
-def _estimate_step(problem: MappingProblem) -> float:
-    """About what a step takes: more where much is joined, and beyond the processor's caches."""
-    partners = len(problem.wires[1]) / problem.num_places
-    replicas = float(problem.replicas_of_slot.mean()) if problem.ring_bytes.any() else 1.0
-    far = 1.0 + min(1.0, problem.num_devices / 512)
-    return _STEP_SECONDS * far * (1.0 + 0.3 * partners + 0.15 * replicas)
 
 
 @compiled

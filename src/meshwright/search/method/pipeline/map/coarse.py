@@ -12,8 +12,7 @@ import numpy as np
 
 from meshwright.array import Floats, Ints
 from meshwright.search.clock import Clock
-from meshwright.search.method.pipeline.map.bound import fastest_links
-from meshwright.search.method.pipeline.map.pack import join_links, spanning_links
+from meshwright.search.method.pipeline.map.pack import fastest_links, join_links, spanning_links
 from meshwright.search.method.pipeline.map.problem import MappingProblem
 from meshwright.search.solver import run_solver
 
@@ -88,13 +87,11 @@ def solve_coarse(
         next(host for host, literal in enumerate(literals) if solver.value(literal))
         for literals in model.on_host
     ]
-    return Coarse(bound_seconds=proven, device_of_place=_seat(hosts, host_of))
-
-
-def _seat(hosts: Ints, host_of: list[int]) -> Ints:
-    """Devices of each host in their order."""
     free = {host: np.flatnonzero(hosts == host).tolist() for host in set(host_of)}
-    return np.array([free[host].pop(0) for host in host_of], np.int32)
+    return Coarse(
+        bound_seconds=proven,
+        device_of_place=np.array([free[host].pop(0) for host in host_of], np.int32),
+    )
 
 
 class _HostModel:

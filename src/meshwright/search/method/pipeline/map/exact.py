@@ -1,10 +1,12 @@
 """Proves the optimum of small problems: targets by bisection, each by depth-first search.
 
 A target for which no assignment exists is a bound; an assignment that is found lowers the target
-to its value. What is left is closed by a search just below the best.
+to its value. What is left is closed by a search just below the best. Work is counted against a
+budget, so that the same budget gives the same answer on any machine.
 """
 
 from collections.abc import Callable, Iterator
+from time import perf_counter
 
 import numpy as np
 
@@ -16,7 +18,6 @@ from meshwright.search.method.pipeline.map.domain import (
     SLOT,
     ProbeState,
 )
-from meshwright.search.method.pipeline.map.meter import Meter
 from meshwright.search.method.pipeline.map.probe import FOUND, GOES_ON, NONE, probe
 from meshwright.search.method.pipeline.map.problem import MappingProblem
 from meshwright.search.method.pipeline.map.ring import MOST_EXACT
@@ -30,6 +31,38 @@ _STRETCH_SECONDS = 0.01
 """How much work lies between two looks at the clock."""
 _CLOSE = 1e-3
 """A dive whose range is narrower than this part of the bound ends by trying just below the best."""
+
+
+class Meter:
+    """A budget in seconds of work as estimated, and the clock as a last resort."""
+
+    def __init__(self, seconds: float, parent: "Meter | None" = None, slack: float = 1.0) -> None:
+        self.left = seconds * slack  # with much slack only the clock counts
+        self._parent = parent
+        self._until: float = parent._until if parent is not None else perf_counter() + seconds
+
+    def part(self, share: float) -> "Meter":
+        """A share of what is left, which is charged here too."""
+        return Meter(self.left * share, self)
+
+    def charge(self, seconds: float) -> None:
+        """Charge work, in estimated seconds, to this budget and to those it is part of."""
+        self.left -= seconds
+        if self._parent is not None:
+            self._parent.charge(seconds)
+
+    @property
+    def clock_left(self) -> float:
+        """How many seconds are left on the clock."""
+        return max(0.0, self._until - perf_counter())
+
+    def is_late(self) -> bool:
+        """Whether the clock has run out."""
+        return perf_counter() >= self._until
+
+    def is_over(self) -> bool:
+        """Whether the budget, or the clock, has run out."""
+        return self.left <= 0 or self.is_late()
 
 
 class Probe:
@@ -115,6 +148,13 @@ class Probe:
         """Nodes that take about a hundredth of a second."""
         return max(1, int(_STRETCH_SECONDS / self.node_seconds))
 
+    def go_on(self, meter: Meter) -> int:
+        """Go on for a stretch, at the cost of a budget: FOUND, NONE or GOES_ON."""
+        nodes = self.nodes
+        said = self.run(self.stretch())
+        meter.charge((self.nodes - nodes + 1) * self.node_seconds)
+        return said
+
 
 def sorted_neighbours(slowness: Floats) -> Ints:
     """By device all others, the fastest link first."""
@@ -141,7 +181,9 @@ def dive(
         is_last = value <= low * (1 + _CLOSE)
         target = value * (1 - TOLERANCE) if is_last else (low + value) / 2
         search.begin(target)
-        said = _run_on(search, meter.part(share))
+        part, said = meter.part(share), GOES_ON
+        while said == GOES_ON and not part.is_over():
+            said = search.go_on(part)
         seconds = evaluate(search.found) if said == FOUND else np.inf
         if seconds < value:
             best, value = search.found, seconds
@@ -149,16 +191,6 @@ def dive(
             low = target
             is_proof = is_proof and said == NONE
     return best, value, is_proof and low >= value * (1 - 2 * TOLERANCE)
-
-
-def _run_on(search: Probe, meter: Meter) -> int:
-    """Until something is said, or the budget ends."""
-    said = GOES_ON
-    while said == GOES_ON and not meter.is_over():
-        nodes = search.nodes
-        said = search.run(search.stretch())
-        meter.charge((search.nodes - nodes + 1) * search.node_seconds)
-    return said
 
 
 def prove(
@@ -180,9 +212,7 @@ def prove(
         while True:
             if meter.is_over():
                 return
-            nodes = search.nodes
-            said = search.run(search.stretch())
-            meter.charge((search.nodes - nodes + 1) * search.node_seconds)
+            said = search.go_on(meter)
             if said == FOUND:
                 seconds = evaluate(search.found)
                 if seconds < value:

@@ -1,5 +1,7 @@
 """Who can have which device: bipartite matching, and the tightest limit at which one exists."""
 
+from bisect import bisect_left
+
 import numpy as np
 
 from meshwright.array import Bools, Floats, Ints
@@ -14,7 +16,8 @@ def match_slots(can_run: Bools, wanted: Ints) -> tuple[Ints, int]:
     slots, devices = can_run.shape
     slot_of = np.full(devices, -1, np.int32)
     missing = 0
-    for slot in _scarce_first(can_run, wanted):
+    order: list[int] = np.argsort(can_run.sum(axis=1) - wanted, kind="stable").tolist()
+    for slot in order:
         for _ in range(int(wanted[slot])):
             free = np.flatnonzero(can_run[slot] & (slot_of < 0))
             if len(free):
@@ -23,11 +26,6 @@ def match_slots(can_run: Bools, wanted: Ints) -> tuple[Ints, int]:
                 missing += 1
     assert slots == len(wanted)
     return slot_of, missing
-
-
-def _scarce_first(can_run: Bools, wanted: Ints) -> list[int]:
-    order: list[int] = np.argsort(can_run.sum(axis=1) - wanted, kind="stable").tolist()
-    return order
 
 
 def _augment(can_run: Bools, slot_of: Ints, slot: int) -> bool:
@@ -65,14 +63,8 @@ def least_limit(floors: Floats, wanted: Ints) -> float:
     levels = np.unique(floors[np.isfinite(floors)])
     if not len(levels) or match_slots(floors <= levels[-1], wanted)[1]:
         return float("inf")
-    low, high = 0, len(levels) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if match_slots(floors <= levels[middle], wanted)[1]:
-            low = middle + 1
-        else:
-            high = middle
-    return float(levels[high])
+    place = bisect_left(levels, True, key=lambda level: not match_slots(floors <= level, wanted)[1])
+    return float(levels[place])
 
 
 def as_places(slot_of: Ints, first_place: Ints) -> Ints:

@@ -9,14 +9,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.array import Ints
-from meshwright.search.method.pipeline.map.answer import find_reason
-from meshwright.search.method.pipeline.map.baseline import consecutive_mapping, p2p_first_mapping
-from meshwright.search.method.pipeline.map.bound import place_floors
-from meshwright.search.method.pipeline.map.evaluate import stage_seconds, with_rings
-from meshwright.search.method.pipeline.map.exact import TOLERANCE, Probe, dive
+from meshwright.search.method.pipeline.map.exact import TOLERANCE, Meter, Probe, dive
 from meshwright.search.method.pipeline.map.match import as_places, least_limit, match_slots
-from meshwright.search.method.pipeline.map.meter import Meter
-from meshwright.search.method.pipeline.map.problem import Assignment, MappingProblem
+from meshwright.search.method.pipeline.map.pack import place_floors
+from meshwright.search.method.pipeline.map.problem import (
+    Assignment,
+    MappingProblem,
+    find_reason,
+    slowest_seconds,
+    with_rings,
+)
+from meshwright.search.method.pipeline.map.start import consecutive_mapping, p2p_first_mapping
 from meshwright.search.method.pipeline.map.symmetry import find_symmetry
 
 _SLACK = 4.0
@@ -58,15 +61,15 @@ def _solve_alone(problem: MappingProblem, part: MappingProblem, meter: Meter) ->
     search = Probe(part, find_symmetry(part), floors)
 
     def evaluate(devices: Ints) -> float:
-        return _value(part, with_rings(part, devices))
+        return slowest_seconds(part, with_rings(part, devices))
 
-    devices, value, share, is_proved = None, _value(part, first), _SHARE / _SLACK, False
+    devices, value, share, is_proved = None, slowest_seconds(part, first), _SHARE / _SLACK, False
     while not is_proved and not meter.is_over():  # again, with more patience
         found, value, is_proved = dive(search, low, value, evaluate, meter, share)
         devices = devices if found is None else found
         share = min(1.0, 2 * share)
     best = with_rings(problem, first.device_of_place if devices is None else devices)
-    return Published(assignment=best, seconds=_value(problem, best), is_proved=is_proved)
+    return Published(assignment=best, seconds=slowest_seconds(problem, best), is_proved=is_proved)
 
 
 def _first(problem: MappingProblem) -> Assignment:
@@ -75,8 +78,4 @@ def _first(problem: MappingProblem) -> Assignment:
     if not known:
         slot_of, _ = match_slots(np.isfinite(problem.compute), problem.replicas_of_slot)
         known = [with_rings(problem, as_places(slot_of, problem.first_place))]
-    return min(known, key=lambda each: _value(problem, each))
-
-
-def _value(problem: MappingProblem, assignment: Assignment) -> float:
-    return float(stage_seconds(problem, assignment).max())
+    return min(known, key=lambda each: slowest_seconds(problem, each))

@@ -9,9 +9,13 @@ The time of a slot is the largest, over its replicas, of compute plus the bytes 
 over the bandwidth to it, plus a ring all-reduce of its gradients,
 2 (R - 1) / R x bytes / the narrowest link along the ring; a ring is directed. Latency is left out.
 What is minimised is the largest time of a slot (Parmesan's objective, all three terms together).
+
+The time of every slot under an assignment, in plain words, what a search for a mapping says, and
+why there may be none, stand here, too.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +23,10 @@ import numpy.typing as npt
 
 from meshwright.array import Floats, Ints
 from meshwright.errors import InputError
+from meshwright.plan.answer import Stop
+from meshwright.search.method.pipeline.map.match import match_slots
+from meshwright.search.method.pipeline.map.ring import find_ring, narrowest
+from meshwright.units import format_bytes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -190,3 +198,113 @@ def _check_values(problem: MappingProblem) -> None:
     off = ~np.eye(problem.num_devices, dtype=bool)
     if not (problem.bandwidth[off] > 0).all():
         raise InputError("bandwidth must be positive between every two devices")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappingAnswer:
+    """The best assignment and a proven bound."""
+
+    assignment: Assignment | None
+    stage_seconds: Floats
+    """The time of each slot, in seconds; empty without an assignment."""
+    seconds: float
+    """The largest of them, which is minimised; infinite without an assignment."""
+    bound_seconds: float
+    """No assignment is faster."""
+    stop: Stop
+    reason: str = ""
+    """Why there is no assignment."""
+    search_seconds: float = 0.0
+    is_interrupted: bool = False
+    """Whether Ctrl-C ended the search."""
+    statistics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float:
+        """How far above the bound the assignment may be: seconds / bound - 1."""
+        if self.stop is Stop.PROVED or self.seconds <= self.bound_seconds:
+            return 0.0
+        return self.seconds / self.bound_seconds - 1 if self.bound_seconds > 0 else float("inf")
+
+
+def find_reason(problem: MappingProblem) -> str:
+    """Why no assignment exists; empty when one does."""
+    if problem.num_places > problem.num_devices:
+        return _too_few(problem)
+    can_run = np.isfinite(problem.seconds[:, problem.type_of_device])
+    for slot in range(problem.num_slots):
+        wanted = int(problem.replicas_of_slot[slot])
+        able = int(can_run[slot].sum())
+        if able < wanted:
+            return f"stage {slot} has {wanted:,} replicas, but only {able:,} devices can run it"
+        fits = int(np.isfinite(problem.compute[slot]).sum())
+        if fits < wanted:
+            needed = float(problem.memory_bytes[slot])
+            largest = float(problem.device_memory_bytes[can_run[slot]].max())
+            return (
+                f"stage {slot} needs {format_bytes(needed)} on each of {wanted:,} devices, but it "
+                f"fits on {fits} (the largest that can run it has {format_bytes(largest)})"
+            )
+    missing = match_slots(np.isfinite(problem.compute), problem.replicas_of_slot)[1]
+    if missing:
+        return f"{missing} stage replicas get no device that runs them and holds their memory"
+    return ""
+
+
+def _too_few(problem: MappingProblem) -> str:
+    replicas = np.unique(problem.replicas_of_slot)
+    if len(replicas) == 1:
+        wanted = f"{problem.num_slots:,} stages x {replicas[0]:,} replicas"
+    else:
+        wanted = f"{problem.num_slots:,} stages of {replicas[0]} to {replicas[-1]:,} replicas"
+    return f"{wanted} = {problem.num_places} need more than the {problem.num_devices:,} devices"
+
+
+def place_seconds(problem: MappingProblem, device_of_place: Ints) -> Floats:
+    """Of each place compute plus transfers to its partners."""
+    start, partner, wire = problem.wires
+    slowness = problem.seconds_per_byte
+    total = problem.compute[problem.slot_of_place, device_of_place].copy()
+    owner = np.repeat(np.arange(problem.num_places), np.diff(start))
+    moved = wire * slowness[device_of_place[owner], device_of_place[partner]]
+    np.add.at(total, owner, moved)
+    return total
+
+
+def stage_seconds(problem: MappingProblem, assignment: Assignment) -> Floats:
+    """Of each slot the slowest replica's time plus the all-reduce along its ring."""
+    places = place_seconds(problem, assignment.device_of_place)
+    slowest = np.maximum.reduceat(places, problem.first_place[:-1])
+    links = [narrowest(problem.seconds_per_byte, ring) for ring in assignment.rings]
+    total: Floats = slowest + problem.ring_bytes * np.array(links)
+    return total
+
+
+def slowest_seconds(problem: MappingProblem, assignment: Assignment) -> float:
+    """The largest time of a slot, which is what mappings minimise."""
+    return float(stage_seconds(problem, assignment).max())
+
+
+def can_run(problem: MappingProblem, device_of_place: Ints) -> bool:
+    """Whether every device can run its place."""
+    return bool(np.isfinite(problem.compute[problem.slot_of_place, device_of_place]).all())
+
+
+def with_rings(problem: MappingProblem, device_of_place: Ints, seed: int = 0) -> Assignment:
+    """The assignment with the best ring that is found for each slot."""
+    parts = np.split(np.asarray(device_of_place, np.int32), problem.first_place[1:-1])
+    rings = [
+        find_ring(problem.seconds_per_byte, each, seed) if weight > 0 else each
+        for each, weight in zip(parts, problem.ring_bytes.tolist(), strict=True)
+    ]
+    return Assignment(device_of_place=np.asarray(device_of_place, np.int32), rings=tuple(rings))
+
+
+def check_assignment(problem: MappingProblem, assignment: Assignment) -> None:
+    """Assert that every place has a device of its own that can run it, and rings hold them."""
+    devices = assignment.device_of_place
+    assert len(devices) == problem.num_places, "every place has a device"
+    assert len(np.unique(devices)) == len(devices), "no device is taken twice"
+    assert can_run(problem, devices), "devices can run it"
+    for part, ring in zip(assignment.devices(problem), assignment.rings, strict=True):
+        assert sorted(part) == sorted(ring.tolist()), "a ring holds its slot's devices"

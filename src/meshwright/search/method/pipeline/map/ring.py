@@ -1,13 +1,20 @@
 """The best ring over some devices: the one whose narrowest link is widest. Knows only links.
 
 Up to `MOST_EXACT` devices exactly, by dynamic programming over subsets on the links within a
-threshold; for more see `meshwright.search.method.pipeline.map.long_ring`.
+threshold; for more by exchanging links, which proves nothing.
 """
+
+from bisect import bisect_left
 
 import numpy as np
 
 from meshwright.array import Floats, Ints
 from meshwright.compiled import Array, Bool, Float, Int, compiled, outlined
+
+_STARTS = 4
+"""Rings that are improved: the devices' own order, and nearest neighbours from some of them."""
+_ROUNDS = 200
+"""How many links are taken out of one ring, at most."""
 
 MOST_EXACT = 12
 """Devices of a ring that is solved exactly: 2^12 subsets."""
@@ -30,16 +37,14 @@ def exact_ring(slowness: Floats, devices: Ints) -> Ints:
     levels = np.unique(among[~np.eye(count, dtype=bool)])
     table = np.zeros(1 << count, np.int32)
     everyone = np.arange(count, dtype=np.int32)
-    low, high = 0, len(levels) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if has_ring(among, everyone, count, levels[middle], table):
-            high = middle
-        else:
-            low = middle + 1
-    assert has_ring(among, everyone, count, levels[high], table), "all links make a ring"
+
+    def suffices(level: float) -> bool:
+        return bool(has_ring(among, everyone, count, level, table))
+
+    most = float(levels[bisect_left(levels[:-1], True, key=suffices)])
+    assert suffices(most), "all links make a ring"
     order = np.zeros(count, np.int32)
-    _walk_back(among, count, levels[high], table, order)
+    _walk_back(among, count, most, table, order)
     return np.array(devices, np.int32)[order]
 
 
@@ -92,3 +97,61 @@ def _walk_back(slowness: Array, count: int, most: float, table: Array, order: Ar
                 mask ^= np.int64(1) << np.int64(end)
                 break
     order[0] = 0
+
+
+def find_ring(slowness: Floats, devices: Ints, seed: int = 0) -> Ints:
+    """The best ring found over the devices; the optimum up to `MOST_EXACT`."""
+    if len(devices) <= MOST_EXACT:
+        return exact_ring(slowness, devices)
+    scratch = np.zeros(len(devices), np.int32)
+    best, best_link = np.array(devices, np.int32), np.inf
+    first = np.random.default_rng(seed % 2**32).integers(0, len(devices), _STARTS - 1)
+    for start in (-1, *first.tolist()):
+        ring = best.copy() if start < 0 else _nearest_first(slowness, devices, start)
+        _exchange(slowness, ring, scratch, _ROUNDS)
+        link = narrowest(slowness, ring)
+        if link < best_link:
+            best, best_link = ring, link
+    return best
+
+
+def _nearest_first(slowness: Floats, devices: Ints, start: int) -> Ints:
+    """From device to device over the fastest link that is left."""
+    ring = [int(devices[start])]
+    left = np.delete(np.asarray(devices), start)
+    while len(left):
+        at = int(np.argmin(slowness[ring[-1], left]))
+        ring.append(int(left[at]))
+        left = np.delete(left, at)
+    return np.array(ring, np.int32)
+
+
+@compiled
+def _exchange(slowness: Array, ring: Array, kept: Array, rounds: int) -> None:
+    """Take out the slowest link by reversing a stretch, as long as that makes a faster ring."""
+    count = len(ring)
+    for _ in range(rounds):
+        worst, at = -1.0, 0
+        for i in range(count):
+            link = slowness[ring[i], ring[(i + 1) % count]]
+            if link > worst:
+                worst, at = link, i
+        # Turn the ring so that the slowest link is from the last to the first.
+        for i in range(count):
+            kept[i] = ring[(at + 1 + i) % count]
+        best, best_end = worst, -1
+        for end in range(1, count - 1):
+            # Reversed up to `end`: links last -> kept[end] and kept[0] -> kept[end + 1] are new.
+            value = max(slowness[kept[count - 1], kept[end]], slowness[kept[0], kept[end + 1]])
+            if value >= best:
+                continue
+            for i in range(end):
+                value = max(value, slowness[kept[i + 1], kept[i]])
+                if value >= best:
+                    break
+            if value < best:
+                best, best_end = value, end
+        if best_end < 0:
+            return
+        for i in range(count):
+            ring[i] = kept[best_end - i] if i <= best_end else kept[i]

@@ -12,28 +12,35 @@ little is lost but that partners outside may share devices.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 
 import numpy as np
 
 from meshwright.array import Floats, Ints
 from meshwright.plan.answer import Stop
-from meshwright.search.method.pipeline.map.answer import MappingAnswer, find_reason
 from meshwright.search.method.pipeline.map.assignment_walk import AssignmentWalk
-from meshwright.search.method.pipeline.map.baseline import consecutive_mapping, p2p_first_mapping
-from meshwright.search.method.pipeline.map.bound import place_floors
 from meshwright.search.method.pipeline.map.coarse import find_hosts, solve_coarse
-from meshwright.search.method.pipeline.map.evaluate import (
+from meshwright.search.method.pipeline.map.exact import TOLERANCE, Meter, Probe, dive, prove
+from meshwright.search.method.pipeline.map.match import as_places, least_limit, match_slots
+from meshwright.search.method.pipeline.map.pack import pack_bound, place_floors
+from meshwright.search.method.pipeline.map.problem import (
+    Assignment,
+    MappingAnswer,
+    MappingProblem,
+    can_run,
     check_assignment,
+    find_reason,
+    slowest_seconds,
     stage_seconds,
     with_rings,
 )
-from meshwright.search.method.pipeline.map.exact import TOLERANCE, Probe, dive, prove
-from meshwright.search.method.pipeline.map.match import as_places, least_limit, match_slots
-from meshwright.search.method.pipeline.map.meter import Meter
-from meshwright.search.method.pipeline.map.pack import pack_bound
-from meshwright.search.method.pipeline.map.problem import Assignment, MappingProblem
-from meshwright.search.method.pipeline.map.start import greedy_mappings, ordered_mappings
+from meshwright.search.method.pipeline.map.start import (
+    consecutive_mapping,
+    greedy_mappings,
+    ordered_mappings,
+    p2p_first_mapping,
+)
 from meshwright.search.method.pipeline.map.symmetry import find_symmetry
 
 _FIRST_SHARE = 0.02
@@ -128,7 +135,7 @@ class _MappingSearch:
     def _offer(self, assignment: Assignment | None) -> None:
         if assignment is None:
             return
-        seconds = self._value_of(assignment)
+        seconds = slowest_seconds(self.problem, assignment)
         if seconds < self.seconds:
             self.best, self.seconds = assignment, seconds
 
@@ -156,7 +163,7 @@ class _MappingSearch:
                 part = replace(part, **{name: np.zeros_like(getattr(part, name))})
                 floors = place_floors(part)
             low = self.bound if not name else least_limit(floors, part.replicas_of_slot)
-            evaluate = _Value(part)
+            evaluate = partial(_value, part)
             search = Probe(part, self._symmetry, floors)
             value = evaluate(self.best.device_of_place)
             left = meter.part((0.4, 0.7, 1.0)[number])
@@ -173,7 +180,10 @@ class _MappingSearch:
         meter = self._meter.part(share)
         walk = AssignmentWalk(self.problem, self._seed)
         self._walk_starts(walk, meter.part(_STARTS_SHARE))
-        for number, steps in enumerate(walk_shares(meter.left / walk.step_seconds)):
+        left = meter.left / walk.step_seconds
+        rounds = int(np.clip(left / _LEAST_STEPS, 1, _ROUNDS))
+        steps = max(1000, int(left / rounds))
+        for number in range(rounds):
             if self.is_proved or meter.is_over():
                 break
             assert self.best is not None
@@ -183,18 +193,15 @@ class _MappingSearch:
     def _walk_starts(self, walk: AssignmentWalk, meter: Meter) -> None:
         """Short walks from the best of the constructed starts, and from the best so far."""
         built = [*greedy_mappings(self.problem), *ordered_mappings(self.problem)]
-        built.sort(key=self._value_of)
+        built.sort(key=partial(slowest_seconds, self.problem))
         starts = [*self._starts, *built[:_MOST_STARTS]]
         steps = int(meter.left / walk.step_seconds / len(starts)) + 1
         for start in starts:
             if self.is_proved or meter.is_late():
                 return
             self._offer(start)
-            walk.begin(start, self._value_of(start))
+            walk.begin(start, slowest_seconds(self.problem, start))
             self._walk_once(walk, steps, *_SCHEDULE[0], meter)
-
-    def _value_of(self, assignment: Assignment) -> float:
-        return float(stage_seconds(self.problem, assignment).max())
 
     def _walk_once(
         self, walk: AssignmentWalk, steps: int, down: float, hot: float, meter: Meter
@@ -225,13 +232,9 @@ class _MappingSearch:
         meter.charge(seconds)
         self._raise(found.bound_seconds)
         devices = found.device_of_place
-        if devices is not None and self._runs(devices):
+        if devices is not None and can_run(self.problem, devices):
             self._starts.insert(0, with_rings(self.problem, devices, self._seed))
             self._offer(self._starts[0])
-
-    def _runs(self, devices: Ints) -> bool:
-        """Whether every device can run its place."""
-        return bool(np.isfinite(self.problem.compute[self.problem.slot_of_place, devices]).all())
 
     def _prove_parts(self, share: float) -> None:
         """Raise the bound by parts of the problem as long as they hold what is slowest."""
@@ -245,7 +248,8 @@ class _MappingSearch:
             problem = part_of(self.problem, slots)
             part = meter.part(0.3)
             search = Probe(problem, self._symmetry, self._floors[slots])
-            for value, devices in prove(search, self.bound, self.seconds, _Value(problem), part):
+            value_of = partial(_value, problem)
+            for value, devices in prove(search, self.bound, self.seconds, value_of, part):
                 if devices is None:
                     self._raise(value)
             self.statistics["nodes"] += search.nodes
@@ -255,7 +259,7 @@ class _MappingSearch:
             return
         meter = self._meter.part(share)
         search = Probe(self.problem, self._symmetry, self._floors)
-        value_of = _Value(self.problem)
+        value_of = partial(_value, self.problem)
         for value, devices in prove(search, self.bound, self.seconds, value_of, meter):
             if devices is None:
                 self._raise(value)
@@ -274,36 +278,16 @@ _LEAST_STEPS = 20_000
 """How many steps one walk takes at least."""
 
 
-def walk_shares(steps: float) -> list[int]:
-    """Divide steps among walks."""
-    rounds = int(np.clip(steps / _LEAST_STEPS, 1, _ROUNDS))
-    return [max(1000, int(steps / rounds))] * rounds
-
-
-class _Value:
+def _value(problem: MappingProblem, devices: Ints) -> float:
     """The time of an assignment without rings, with the best rings."""
-
-    def __init__(self, problem: MappingProblem) -> None:
-        self._problem = problem
-
-    def __call__(self, devices: Ints) -> float:
-        assignment = with_rings(self._problem, devices)
-        times: Floats = stage_seconds(self._problem, assignment)
-        return float(times.max())
+    return slowest_seconds(problem, with_rings(problem, devices))
 
 
 def part_of(problem: MappingProblem, slots: list[int]) -> MappingProblem:
     """The problem of some slots; what they exchange with others is left out."""
-    return MappingProblem(
-        seconds=problem.seconds[slots],
-        replicas_of_slot=problem.replicas_of_slot[slots],
-        wire_bytes=problem.wire_bytes[np.ix_(slots, slots)],
-        sync_bytes=problem.sync_bytes[slots],
-        memory_bytes=problem.memory_bytes[slots],
-        type_of_device=problem.type_of_device,
-        device_memory_bytes=problem.device_memory_bytes,
-        bandwidth=problem.bandwidth,
-    )
+    names = ("seconds", "replicas_of_slot", "sync_bytes", "memory_bytes")
+    rows = {name: getattr(problem, name)[slots] for name in names}
+    return replace(problem, **rows, wire_bytes=problem.wire_bytes[np.ix_(slots, slots)])
 
 
 def critical_parts(
@@ -319,3 +303,33 @@ def critical_parts(
                 break
             part = {int(each) for each in wider}
             yield sorted(part)
+
+
+def compile_mapping() -> None:
+    """Run every kernel once."""
+    problem = MappingProblem(
+        seconds=np.array([[1.0], [2.0]]),
+        replicas_of_slot=np.array([3, 3]),
+        wire_bytes=np.array([[0.0, 1.0], [1.0, 0.0]]),
+        sync_bytes=np.ones(2),
+        memory_bytes=np.zeros(2),
+        type_of_device=np.zeros(8, np.int32),
+        device_memory_bytes=np.ones(8),
+        bandwidth=1.0 + np.add.outer(np.arange(8.0), np.arange(8.0)) % 5,
+    )
+    solve_mapping(problem)
+    walk = AssignmentWalk(problem, 0)
+    walk.begin(with_rings(problem, np.arange(6, dtype=np.int32)), 100.0)
+    walk.run(100, 1.0, 1.0, 0.1, lambda: False)
+    many = np.arange(14.0)
+    loop = MappingProblem(
+        seconds=np.ones((1, 1)),
+        replicas_of_slot=np.array([14]),
+        wire_bytes=np.zeros((1, 1)),
+        sync_bytes=np.ones(1),
+        memory_bytes=np.zeros(1),
+        type_of_device=np.zeros(14, np.int32),
+        device_memory_bytes=np.ones(14),
+        bandwidth=1.0 + np.add.outer(many, many) % 5,
+    )
+    with_rings(loop, np.arange(14, dtype=np.int32))

@@ -1,12 +1,19 @@
-"""First assignments, built place by place along wires. Improves nothing."""
+"""First assignments: the two orders that frameworks use, and those built along wires.
 
-from collections.abc import Iterator
+The two have replicas side by side, or stages side by side. Improves nothing.
+"""
+
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from meshwright.array import Floats, Ints
-from meshwright.search.method.pipeline.map.evaluate import with_rings
-from meshwright.search.method.pipeline.map.problem import Assignment, MappingProblem
+from meshwright.search.method.pipeline.map.problem import (
+    Assignment,
+    MappingProblem,
+    can_run,
+    with_rings,
+)
 
 _ITERATIONS = 300
 """How often an eigenvector is multiplied: it needs to be right only in its order."""
@@ -33,7 +40,7 @@ def ordered_mappings(problem: MappingProblem) -> Iterator[Assignment]:
             for places in _layouts(problem, np.argsort(slots)[slot].astype(np.int32)):
                 found = np.zeros(problem.num_places, np.int32)
                 found[places] = devices[: problem.num_places]
-                if found.tobytes() not in seen and _runs(problem, found):
+                if found.tobytes() not in seen and can_run(problem, found):
                     seen.add(found.tobytes())
                     yield with_rings(problem, found)
 
@@ -56,10 +63,6 @@ def _layouts(problem: MappingProblem, rank: Ints) -> Iterator[Ints]:
         else:
             return
         size = min(most, 2 * size)
-
-
-def _runs(problem: MappingProblem, devices: Ints) -> bool:
-    return bool(np.isfinite(problem.compute[problem.slot_of_place, devices]).all())
 
 
 def spectral_order(weight: Floats) -> Ints:
@@ -101,3 +104,29 @@ def _fill(problem: MappingProblem, order: list[int]) -> Ints | None:
             return None
         device_of[place], is_free[device] = device, False
     return device_of
+
+
+def consecutive_mapping(problem: MappingProblem) -> Assignment | None:
+    """All-reduce first: the replicas of a slot on neighbouring devices, slot after slot."""
+    return _fill_in_turn(problem, range(problem.num_places))
+
+
+def p2p_first_mapping(problem: MappingProblem) -> Assignment | None:
+    """Transfers first: the slots of replica 0 on neighbouring devices, then those of replica 1."""
+    slot = problem.slot_of_place
+    replica = np.arange(problem.num_places) - problem.first_place[slot]
+    return _fill_in_turn(problem, np.lexsort((slot, replica)).tolist())
+
+
+def _fill_in_turn(problem: MappingProblem, places: Iterable[int]) -> Assignment | None:
+    """Gives each place the first device that can run it; None where this leaves one without."""
+    free = list(range(problem.num_devices))
+    device_of_place = np.full(problem.num_places, -1, np.int32)
+    for place in places:
+        runs = np.isfinite(problem.compute[problem.slot_of_place[place]])
+        device = next((each for each in free if runs[each]), None)
+        if device is None:
+            return None
+        free.remove(device)
+        device_of_place[place] = device
+    return with_rings(problem, device_of_place)

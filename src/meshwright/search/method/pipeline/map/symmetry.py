@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.array import Bools, Ints
+from meshwright.kernel.root import join_pairs
 from meshwright.search.method.pipeline.map.problem import MappingProblem
 
 _MOST_DEVICES = 1024
@@ -48,14 +49,11 @@ def find_symmetry(problem: MappingProblem) -> Symmetry:
     return Symmetry(twin=twin, group=best.group, kind=best.kind, seat=best.seat)
 
 
-def _colours(problem: MappingProblem) -> Ints:
-    """Devices of one colour compute alike and have the same memory."""
-    table = np.concatenate((problem.compute.T, np.sort(problem.seconds_per_byte, axis=1)), axis=1)
-    return np.unique(table, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int32)
-
-
 def _find_twins(problem: MappingProblem) -> Ints:
-    colour, slowness = _colours(problem), problem.seconds_per_byte
+    slowness = problem.seconds_per_byte
+    # Devices of one colour compute alike and have the same memory.
+    table = np.concatenate((problem.compute.T, np.sort(slowness, axis=1)), axis=1)
+    colour = np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
     twin = np.arange(problem.num_devices, dtype=np.int32)
     for number in range(int(colour.max()) + 1):
         members = np.flatnonzero(colour == number)
@@ -101,19 +99,10 @@ def _divisions(problem: MappingProblem) -> list[Ints]:
 
 def components(is_joined: Bools) -> Ints:
     """The number of each device's component."""
-    count = len(is_joined)
-    labels = np.full(count, -1, np.int32)
-    number = 0
-    for device in range(count):
-        if labels[device] >= 0:
-            continue
-        front = np.zeros(count, bool)
-        front[device] = True
-        while front.any():
-            labels[front] = number
-            front = is_joined[front].any(axis=0) & (labels < 0)
-        number += 1
-    return labels
+    labels = np.arange(len(is_joined), dtype=np.int32)
+    one, other = np.nonzero(is_joined)
+    join_pairs(labels, one.astype(np.int32), other.astype(np.int32))
+    return np.unique(labels, return_inverse=True)[1].astype(np.int32)
 
 
 def _kinds_of(problem: MappingProblem, labels: Ints) -> tuple[Symmetry, int]:

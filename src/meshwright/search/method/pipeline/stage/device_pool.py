@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +11,7 @@ from meshwright.array import Floats, Ints
 from meshwright.search.method.pipeline.stage.problem import SplitProblem
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pools:
+class Pools(NamedTuple):
     """How many devices of each pool are used, as one number."""
 
     counts: Ints

@@ -11,10 +11,15 @@ all pairs of downsets. Here
   out for good, in the order in which they become ready, so that every stage is met once. A stage's
   seconds, and its wires to what is before it or was left out, only grow: where they pass the limit,
   so do all stages that contain it. Where too much was left out, the rest cannot be done either.
+
+It is run under rising limits: a limit without a split is a proven bound.
 """
 
+import math
+from dataclasses import dataclass
+from time import perf_counter
+
 import numpy as np
-import numpy.typing as npt
 
 from meshwright.array import Floats, Ints
 from meshwright.compiled import Array, compiled
@@ -33,6 +38,14 @@ from meshwright.search.method.pipeline.stage.lattice import (
     wires_of_nodes,
 )
 from meshwright.search.method.pipeline.stage.problem import SplitProblem
+
+ROUNDING = 1e-9
+"""Relative: by how much sums in another order may differ."""
+TOLERANCE = 1e-10
+"""Relative: splits that are better by less than this are not looked for."""
+
+_STEPS = (0.02, 0.06, 0.15, 0.4, 1.0, 3.0)
+"""How far above the bound the limit is set, in turn."""
 
 _WORK = 2_000_000
 """How many stages the kernel looks at before the clock is looked at: under a second of work."""
@@ -91,7 +104,8 @@ class Chains:
             use -= width * int(self.pools.stride[self.pools.pool_of_kind[kind]])
             sets.append(before)
         for stage, downset in enumerate(reversed(sets[:-1])):
-            inside = _members(self._lattice, downset, self._problem.num_nodes)
+            octets = self._lattice.bits[downset].astype("<u8").view(np.uint8)
+            inside = np.unpackbits(octets, bitorder="little")[: len(stage_of_node)] > 0
             stage_of_node[inside & (stage_of_node < 0)] = stage
         return value, stage_of_node, tuple(reversed(kinds))
 
@@ -103,16 +117,14 @@ def _make_state(
     after, before, wires = successors(problem), predecessors(problem), wires_of_nodes(problem)
     kinds, nodes, shape = problem.kinds, problem.num_nodes, (lattice.num_downsets, len(pools.used))
     return GrowState(
-        bits=lattice.bits,
-        step_start=lattice.step_start,
-        step_node=lattice.step_node,
-        step_to=lattice.step_to,
+        lattice=lattice,
+        pools=pools,
         after_start=after.start,
-        after_node=after.node,
+        after_node=after.index,
         before_start=before.start,
-        before_node=before.node,
+        before_node=before.index,
         node_wires_start=wires.start,
-        node_wires=wires.node,
+        node_wires=wires.index,
         wire_start=problem.wire_start,
         wire_node=problem.wire_node,
         wire_seconds=problem.wire_seconds,
@@ -120,10 +132,6 @@ def _make_state(
         memory=np.array([kind.memory_bytes for kind in kinds], dtype=np.float64),
         share=np.array([kind.wire_share for kind in kinds], dtype=np.float64),
         width=np.array([kind.width for kind in kinds], dtype=np.int32),
-        pool=pools.pool_of_kind,
-        counts=pools.counts,
-        stride=pools.stride,
-        used=pools.used,
         flights=_flights(problem, pools),
         capacity=prices.capacity(pools),
         weight=downset_weights(lattice, prices.weight),
@@ -159,11 +167,6 @@ def _flights(problem: SplitProblem, pools: Pools) -> Floats:
     return found
 
 
-def _members(lattice: Lattice, downset: int, num_nodes: int) -> npt.NDArray[np.bool_]:
-    octets = lattice.bits[downset].astype("<u8").view(np.uint8)
-    return np.unpackbits(octets, bitorder="little")[:num_nodes].astype(np.bool_)
-
-
 def downset_weights(lattice: Lattice, weight: Floats) -> Floats:
     """What the nodes of each downset weigh."""
     found = np.zeros(lattice.num_downsets)
@@ -190,7 +193,87 @@ def _weights_above(problem: SplitProblem, weight: Floats) -> Floats:
     after = successors(problem)
     for node in range(count - 1, -1, -1):
         below[node, node] = True
-        for other in after.node[after.start[node] : after.start[node + 1]].tolist():
+        for other in after[node].tolist():
             below[node] |= below[other]
         found[node] = weight[below[node]].sum()
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stages:
+    """A split of a problem's nodes."""
+
+    stage_of_node: Ints
+    kind_of_stage: tuple[int, ...]
+    seconds: float
+    """The largest load."""
+
+
+class Rise:
+    """The search among the downsets of one lattice; what it knows stays when it is interrupted."""
+
+    def __init__(
+        self,
+        problem: SplitProblem,
+        lattice: Lattice,
+        until: float,
+        *,
+        most_seconds: float = math.inf,
+        bound_seconds: float = 0.0,
+    ) -> None:
+        """Look for splits below `most_seconds`; `bound_seconds` are proven already."""
+        self._chains, self._until = Chains(problem, lattice), until
+        self.bound_seconds = max(bound_seconds, self._chains.first_bound)
+        """No split of this lattice is below, or none that is below `most_seconds`."""
+        self.best: Stages | None = None
+        self._most = most_seconds
+        self.ceiling_seconds = _largest_load(problem)
+        """No split is above."""
+        self._first = self.bound_seconds
+
+    @property
+    def stages_seen(self) -> int:
+        """Stages that were looked at."""
+        return self._chains.stages_seen
+
+    def run(self) -> None:
+        """Search until the best split is proved or the time is up."""
+        most = min(self._most * (1 - TOLERANCE), self.ceiling_seconds)
+        for step in (*_STEPS, math.inf):
+            limit = min(self._first * (1 + step), most) if self._first > 0 else most
+            if limit < self.bound_seconds:
+                continue
+            if not self.search(limit):
+                return
+            if self.best is not None or limit >= most:
+                self.bound_seconds = self.best.seconds if self.best is not None else self._most
+                return
+            self.bound_seconds = max(self.bound_seconds, limit)
+
+    def search(self, limit: float, most_work: int | None = None) -> bool:
+        """Look for the best split of loads up to a limit; whether it came to an end, which it does
+        not where the time is up or more stages than `most_work` were looked at."""
+        self._chains.start()
+        last = None if most_work is None else self.stages_seen + most_work
+        is_done = False
+        while not is_done:
+            is_done = self._chains.advance(limit)
+            is_late = perf_counter() > self._until or (last is not None and self.stages_seen > last)
+            if is_late and not is_done:
+                break
+        seconds, stage_of_node, kind_of_stage = self._chains.result()
+        if seconds < (self.best.seconds if self.best is not None else math.inf):
+            self.best = Stages(
+                stage_of_node=stage_of_node, kind_of_stage=kind_of_stage, seconds=seconds
+            )
+        return is_done
+
+
+def _largest_load(problem: SplitProblem) -> float:
+    """What no device's load can exceed."""
+    wires = float(problem.wire_seconds.sum())
+    loads = [
+        float(kind.seconds[kind.seconds < math.inf].sum()) + kind.wire_share * wires
+        for kind in problem.kinds
+    ]
+    return (1 + ROUNDING) * max(loads)

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from meshwright.compiled import Array, Bool, Float, Int, compiled, inlined, outlined
-from meshwright.search.method.pipeline.stage.lattice import has_node
+from meshwright.search.method.pipeline.stage.device_pool import Pools
+from meshwright.search.method.pipeline.stage.lattice import Lattice, has_node
 
 _SAFE = 1 + 1e-12
 """Weights are sums of many numbers: none is left alone for their rounding."""
@@ -34,12 +35,8 @@ PROGRESS = np.dtype([("limit", np.float64), ("next", np.int64), ("seen", np.int6
 class GrowState(NamedTuple):
     """Everything that the dynamic programme works on."""
 
-    bits: Array
-    """The nodes of downsets, as in `Lattice`."""
-    step_start: Array
-    step_node: Array
-    step_to: Array
-    """The steps from downset to downset, as in `Lattice`."""
+    lattice: Lattice
+    pools: Pools
     after_start: Array
     after_node: Array
     """What comes directly after each node, node after node."""
@@ -61,14 +58,6 @@ class GrowState(NamedTuple):
     """What each kind pays of the seconds of a cut wire."""
     width: Array
     """How many devices a stage takes, by kind."""
-    pool: Array
-    """The pool of each kind."""
-    counts: Array
-    """How many devices each pool has."""
-    stride: Array
-    """What a device of each pool adds to the number of a use."""
-    used: Array
-    """The devices by use and pool."""
     flights: Array
     """Microbatches in flight in a stage that comes after each use."""
     capacity: Array
@@ -122,7 +111,7 @@ def advance(state: GrowState, limit: float, until: int) -> None:
 def _find_uses(state: GrowState, here: Int) -> tuple[Int, Float]:
     """The uses of devices with which this downset may be part of a split, and the least weight of a
     downset after the next stage."""
-    width, pool, weight = state.width, state.pool, state.weight
+    width, pool, weight = state.width, state.pools.pool_of_kind, state.weight
     total = weight[len(weight) - 1]
     num_uses, least = 0, np.inf
     for use in range(state.best.shape[1]):
@@ -133,8 +122,8 @@ def _find_uses(state: GrowState, here: Int) -> tuple[Int, Float]:
         state.uses[num_uses] = use
         num_uses += 1
         for kind in range(len(width)):
-            if state.used[use, pool[kind]] + width[kind] <= state.counts[pool[kind]]:
-                left = state.capacity[use + width[kind] * state.stride[pool[kind]]]
+            if state.pools.used[use, pool[kind]] + width[kind] <= state.pools.counts[pool[kind]]:
+                left = state.capacity[use + width[kind] * state.pools.stride[pool[kind]]]
                 least = min(least, total - state.now.limit * left * _SAFE)
     return num_uses, least
 
@@ -143,7 +132,7 @@ def _find_uses(state: GrowState, here: Int) -> tuple[Int, Float]:
 def _grow_stages(state: GrowState, here: Int, num_uses: Int, least: Float) -> None:
     """Meet every stage that may follow a downset once, depth first, and keep what is better."""
     after_start, weight, missing = state.after_start, state.weight, state.missing
-    ready, levels = state.ready, state.levels
+    ready, levels, lattice = state.ready, state.levels, state.lattice
     total = weight[len(weight) - 1]
     length = _empty_stage(state, here)
     depth, at, there = np.int64(0), np.int64(0), np.int64(here)  # literals would be compiled apart
@@ -154,9 +143,9 @@ def _grow_stages(state: GrowState, here: Int, num_uses: Int, least: Float) -> No
             if _take(state, node, depth):
                 depth += 1
                 levels[depth].at, levels[depth].length, levels[depth].there = at, length, there
-                for step in range(state.step_start[there], state.step_start[there + 1]):
-                    if state.step_node[step] == node:
-                        there = np.int64(state.step_to[step])
+                for step in range(lattice.step_start[there], lattice.step_start[there + 1]):
+                    if lattice.step_node[step] == node:
+                        there = np.int64(lattice.step_to[step])
                         break
                 if weight[there] >= least:
                     _keep(state, here, there, depth, num_uses)
@@ -191,7 +180,7 @@ def _empty_stage(state: GrowState, here: Int) -> Int:
     """Prepare the stage without nodes; returns how many nodes are ready."""
     missing, is_in = state.missing, state.is_in
     for node in range(len(is_in)):
-        is_in[node] = 1 if has_node(state.bits, here, node) else 0
+        is_in[node] = 1 if has_node(state.lattice.bits, here, node) else 0
     for node in range(len(missing)):
         missing[node] = 0
         for edge in range(state.before_start[node], state.before_start[node + 1]):
@@ -202,8 +191,8 @@ def _empty_stage(state: GrowState, here: Int) -> Int:
         for pin in range(state.wire_start[wire], state.wire_start[wire + 1]):
             state.blocked[wire] += is_in[state.wire_node[pin]]
     length = 0
-    for step in range(state.step_start[here], state.step_start[here + 1]):
-        state.ready[length] = state.step_node[step]
+    for step in range(state.lattice.step_start[here], state.lattice.step_start[here + 1]):
+        state.ready[length] = state.lattice.step_node[step]
         length += 1
     level = state.levels[0]
     level.cut, level.fixed, level.held, level.saved, level.left_out = 0.0, 0.0, 0.0, 0.0, 0.0
@@ -255,7 +244,8 @@ def _block(state: GrowState, node: Int, by: Int) -> Float:
 @inlined
 def _keep(state: GrowState, here: Int, there: Int, depth: Int, num_uses: Int) -> None:
     """Let the stage between two downsets be the next one, where that is better."""
-    pool, weight, best, limit = state.pool, state.weight, state.best, state.now.limit
+    pools, weight, best, limit = state.pools, state.weight, state.best, state.now.limit
+    pool = pools.pool_of_kind
     left = weight[len(weight) - 1] - weight[there]
     level = state.levels[depth]
     cut, held, saved = level.cut, level.held, level.saved
@@ -265,8 +255,8 @@ def _keep(state: GrowState, here: Int, there: Int, depth: Int, num_uses: Int) ->
             continue
         for number in range(num_uses):
             use = state.uses[number]
-            after = use + state.width[kind] * state.stride[pool[kind]]
-            if state.used[use, pool[kind]] + state.width[kind] > state.counts[pool[kind]]:
+            after = use + state.width[kind] * pools.stride[pool[kind]]
+            if pools.used[use, pool[kind]] + state.width[kind] > pools.counts[pool[kind]]:
                 continue
             if held + state.flights[use] * saved > state.memory[kind]:
                 continue

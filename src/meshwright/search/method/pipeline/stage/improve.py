@@ -9,8 +9,8 @@ from dataclasses import replace
 from time import perf_counter
 
 from meshwright.search.method.pipeline.stage.anneal import Annealing
+from meshwright.search.method.pipeline.stage.downset import Stages
 from meshwright.search.method.pipeline.stage.problem import SplitProblem
-from meshwright.search.method.pipeline.stage.rise import Stages
 from meshwright.search.method.pipeline.stage.window import BorderWindows
 
 _STEP_SECONDS, _STAGE_SECONDS = 2.5e-7, 3.5e-7
@@ -56,10 +56,15 @@ class Improvement:
             if self._windows.num_orders < _FIRST_ORDERS:
                 self._windows.try_order()
             elif now is None or idle == _PATIENCE:
-                self._restart()
+                self._champion, self._windows.best = self.best, None
+                self._restarts += 1
+                self._windows.try_order()
                 idle = 0
             else:
-                self._take_turn(now, end, goal_seconds)
+                self._anneal(now, end, goal_seconds)
+                for _ in range(_ROUNDS):
+                    if not self._is_over(end, goal_seconds):
+                        self._windows.improve()
                 idle = 0 if self._windows.best is not now else idle + 1
 
     @property
@@ -76,18 +81,6 @@ class Improvement:
             return False
         is_late = self._work_seconds >= end or perf_counter() > self._until
         return is_late or self._seconds <= goal_seconds
-
-    def _restart(self) -> None:
-        """Begin again with one more order; what is best so far stays apart."""
-        self._champion, self._windows.best = self.best, None
-        self._restarts += 1
-        self._windows.try_order()
-
-    def _take_turn(self, now: Stages, end: float, goal_seconds: float) -> None:
-        self._anneal(now, end, goal_seconds)
-        for _ in range(_ROUNDS):
-            if not self._is_over(end, goal_seconds):
-                self._windows.improve()
 
     def _anneal(self, now: Stages, end: float, goal_seconds: float) -> None:
         """Some walks on the stages of a split."""

@@ -4,7 +4,6 @@ Tarnawski et al. call them ideals, Parmesan the node sets of fronted subgraphs. 
 costs.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy.typing as npt
 
 from meshwright.array import Ints
 from meshwright.compiled import Array, Bool, Int, compiled, inlined
-from meshwright.kernel.row import gather_rows
+from meshwright.graph.graph import Adjacency
 from meshwright.search.method.pipeline.stage.problem import SplitProblem
 
 _WORD = 64
@@ -24,8 +23,7 @@ _PROGRESS = np.dtype([("listed", np.int64), ("found", np.int64)], align=True)
 """How many downsets have their steps listed, and how many downsets are known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Lattice:
+class Lattice(NamedTuple):
     """Downsets by number: the empty one is 0, larger ones come later, that of all nodes is last."""
 
     bits: npt.NDArray[np.uint64]
@@ -67,33 +65,20 @@ class LatticeState(NamedTuple):
     """One record of `_PROGRESS`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Neighbours:
-    """The neighbours of node v: `node[start[v]:start[v + 1]]`."""
-
-    start: Ints
-    node: Ints
-
-
-def successors(problem: SplitProblem) -> Neighbours:
+def successors(problem: SplitProblem) -> Adjacency:
     """What comes directly after each node."""
-    return _gather(problem.edge_source, problem.edge_target, problem.num_nodes)
+    return Adjacency.of(problem.edge_source, problem.edge_target, problem.num_nodes)
 
 
-def predecessors(problem: SplitProblem) -> Neighbours:
+def predecessors(problem: SplitProblem) -> Adjacency:
     """What comes directly before each node."""
-    return _gather(problem.edge_target, problem.edge_source, problem.num_nodes)
+    return Adjacency.of(problem.edge_target, problem.edge_source, problem.num_nodes)
 
 
-def wires_of_nodes(problem: SplitProblem) -> Neighbours:
+def wires_of_nodes(problem: SplitProblem) -> Adjacency:
     """The wires that have each node for a pin, as numbers of wires."""
     wire = np.repeat(np.arange(problem.num_wires, dtype=np.int32), np.diff(problem.wire_start))
-    return _gather(problem.wire_node, wire, problem.num_nodes)
-
-
-def _gather(owner: Ints, value: Ints, count: int) -> Neighbours:
-    order, start = gather_rows(owner, count)
-    return Neighbours(start=start, node=value[order].astype(np.int32))
+    return Adjacency.of(problem.wire_node, wire, problem.num_nodes)
 
 
 def find_lattice(problem: SplitProblem, max_downsets: int) -> Lattice | None:
@@ -107,9 +92,9 @@ def find_lattice(problem: SplitProblem, max_downsets: int) -> Lattice | None:
     born[0] = -1
     state = LatticeState(
         after_start=after.start,
-        after_node=after.node,
+        after_node=after.index,
         before_start=before.start,
-        before_node=before.node,
+        before_node=before.index,
         keys=np.random.default_rng(0).integers(1, 2**63, problem.num_nodes, dtype=np.int64),
         bits=np.zeros((capacity, words), dtype=np.uint64),
         step_start=np.zeros(capacity + 1, dtype=np.int32),

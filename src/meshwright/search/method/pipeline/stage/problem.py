@@ -20,6 +20,7 @@ import numpy as np
 
 from meshwright.array import Floats, Ints
 from meshwright.errors import InputError
+from meshwright.kernel.row import sum_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -115,11 +116,8 @@ def make_problem(
             f"split: in_flight must be {devices} numbers, one a device, none above the one before, "
             f"got {list(in_flight)[:20]}"
         )
-    costs: dict[tuple[int, ...], float] = {}
-    for pins, seconds in wires:
-        key = tuple(sorted(set(pins)))
-        if len(key) > 1 and seconds > 0:
-            costs[key] = costs.get(key, 0.0) + seconds
+    named = ((tuple(sorted(set(pins))), seconds) for pins, seconds in wires)
+    costs = sum_values((key, cost) for key, cost in named if len(key) > 1 and cost > 0)
     keys = sorted(costs)
     lengths = [len(key) for key in keys]
     return SplitProblem(

@@ -17,6 +17,7 @@ import numpy as np
 
 from meshwright.array import Ints
 from meshwright.search.method.pipeline.stage.cycle import number_components
+from meshwright.search.method.pipeline.stage.lattice import predecessors
 from meshwright.search.method.pipeline.stage.problem import SplitProblem, make_problem
 
 
@@ -201,12 +202,10 @@ def _direct_edges(problem: SplitProblem) -> tuple[list[set[int]], list[set[int]]
     above = [0] * count  # bit u of above[v]: u comes before v
     before: list[set[int]] = [set() for _ in range(count)]
     after: list[set[int]] = [set() for _ in range(count)]
-    sources: list[list[int]] = [[] for _ in range(count)]
-    for u, v in zip(problem.edge_source.tolist(), problem.edge_target.tolist(), strict=True):
-        sources[v].append(u)
+    sources = predecessors(problem)
     for node in range(count):
         seen = 0
-        for u in sorted(sources[node], reverse=True):  # the nearest first
+        for u in sorted(sources[node].tolist(), reverse=True):  # the nearest first
             if not seen >> u & 1:
                 before[node].add(u)
                 after[u].add(node)

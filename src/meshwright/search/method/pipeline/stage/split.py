@@ -22,6 +22,7 @@ from meshwright.search.method.pipeline.stage.device_pool import (
     make_pools,
     slowest_node_seconds,
 )
+from meshwright.search.method.pipeline.stage.downset import ROUNDING, Rise, Stages
 from meshwright.search.method.pipeline.stage.improve import Improvement
 from meshwright.search.method.pipeline.stage.lattice import Lattice, find_lattice
 from meshwright.search.method.pipeline.stage.problem import (
@@ -36,7 +37,6 @@ from meshwright.search.method.pipeline.stage.reduce import (
     memory_may_bind,
     reduce_problem,
 )
-from meshwright.search.method.pipeline.stage.rise import ROUNDING, Rise, Stages
 
 MAX_DOWNSETS = 1_000_000
 """Downsets that are enumerated, at most."""

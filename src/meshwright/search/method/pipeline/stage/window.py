@@ -17,9 +17,9 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.array import Floats, Ints
+from meshwright.search.method.pipeline.stage.downset import Rise, Stages
 from meshwright.search.method.pipeline.stage.lattice import find_lattice, predecessors, successors
 from meshwright.search.method.pipeline.stage.problem import SplitProblem, make_problem
-from meshwright.search.method.pipeline.stage.rise import Rise, Stages
 
 _ROUND_STAGES = 2_000_000
 """Stages a round, about: windows grow until it looks at so many."""
@@ -97,7 +97,7 @@ class BorderWindows:
         while ready:
             node = heapq.heappop(ready)[2]
             order.append(node)
-            for other in after.node[after.start[node] : after.start[node + 1]].tolist():
+            for other in after[node].tolist():
                 missing[other] -= 1
                 if not missing[other]:
                     place = ranks[other] + by_time * len(order)
@@ -141,7 +141,7 @@ class BorderWindows:
         return [
             (here, place[other])
             for node, here in place.items()
-            for other in after.node[after.start[node] : after.start[node + 1]].tolist()
+            for other in after[node].tolist()
             if other in place
         ]
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Floats, Ints, Longs
+from meshwright.kernel.row import follow_lines, group_values
 from meshwright.search.instance import Instance
 
 Bits = npt.NDArray[np.uint64]
@@ -72,9 +73,8 @@ def device_swaps(
     instance: Instance, limits: Floats
 ) -> Iterator[tuple[list[int], list[int], Longs]]:
     """Swaps of two devices, or of two hosts, that change nothing: low, high, the permutation."""
-    hosts: dict[str, list[int]] = {}
-    for number, device in enumerate(instance.cluster.devices):
-        hosts.setdefault(device.host, []).append(number)
+    devices = enumerate(instance.cluster.devices)
+    hosts = group_values((device.host, number) for number, device in devices)
     blocks = [[device] for device in range(instance.num_devices)]
     blocks += [block for block in hosts.values() if len(block) > 1]
     for place, low in enumerate(blocks):
@@ -130,10 +130,8 @@ def neighbours(instance: Instance, sort: Ints, reach: Bits) -> Iterator[tuple[in
     """Parallelisable pairs that no op of their units lies between, in the sort."""
     num_ops, unit = instance.num_ops, instance.unit_of[sort]
     previous, following = np.full(num_ops, -1), np.full(num_ops, num_ops)
-    by_unit = np.argsort(unit, kind="stable")
-    is_next = unit[by_unit[1:]] == unit[by_unit[:-1]]
-    previous[by_unit[1:][is_next]] = by_unit[:-1][is_next]
-    following[by_unit[:-1][is_next]] = by_unit[1:][is_next]
+    first, second = follow_lines(unit)
+    previous[second], following[first] = first, second
     for place, op in enumerate(sort.tolist()):
         end = int(following[place])
         near = place + 1 + np.flatnonzero(previous[place + 1 : end + 1] <= place)

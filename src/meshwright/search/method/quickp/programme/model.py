@@ -6,6 +6,7 @@ several placements that differ by a swap of equal devices is kept. Does not solv
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Literal
 
 import numpy as np
@@ -36,15 +37,49 @@ _BROKEN_UNITS = 30
 """Symmetry of devices is broken on so many of the largest units: later ones rarely decide."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class First:
-    """The schedule that the solver starts from, and what is known of all of them."""
+OPTIMAL_GAP = 1e-6
+"""Relative. What rounding to ticks can hide: at most two ticks an op."""
+
+
+class Status(StrEnum):
+    """What the solver claims."""
+
+    OPTIMAL = "OPTIMAL"
+    """No schedule is faster, to within rounding."""
+    FEASIBLE = "FEASIBLE"
+    """The time ended; the schedule fits and the bound holds."""
+    INFEASIBLE = "INFEASIBLE"
+    """Proved: no placement keeps to the limits. The schedule is the start."""
+    UNKNOWN = "UNKNOWN"
+    """The time ended and nothing that keeps to the limits was found, the start included."""
+    TOO_LARGE = "TOO_LARGE"
+    """Not even built; the schedule is the start and the bound the instance's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgrammeResult:
+    """A schedule, and how much faster one could be."""
 
     device_of_op: Ints
     order: Ints
+    """The topological order in which devices run their ops."""
     seconds: float
+    """The time of this schedule with each transfer alone; not rounded."""
     bound_seconds: float
+    """No schedule of the programme is faster (with a fixed order: none in that order)."""
+    status: Status
     fits: bool
+    """Whether it keeps to the limits on memory."""
+    statistics: dict[str, float]
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether nothing that fits is faster, by more than a millionth."""
+        return self.is_within(OPTIMAL_GAP)
+
+    def is_within(self, gap: float) -> bool:
+        """Whether nothing that fits is faster by more than this part, or a millionth."""
+        return self.fits and self.seconds <= self.bound_seconds * (1 + max(gap, OPTIMAL_GAP))
 
 
 class Model:
@@ -56,7 +91,7 @@ class Model:
     def __init__(
         self,
         instance: Instance,
-        first: First,
+        first: ProgrammeResult,
         limits: Floats,
         reach: Bits,
         order: Order,
@@ -163,7 +198,7 @@ class Model:
             terms = sum(int(held[u]) * self.on[u][device] for u in range(len(held)))
             self.model.add(terms <= int(min(room[device], 2.0**60)))
 
-    def _add_times(self, first: First) -> None:
+    def _add_times(self, first: ProgrammeResult) -> None:
         """Starts and ends, within the longest paths before and after on the fastest devices."""
         instance, model = self.instance, self.model
         quickest = np.where(self._ticks < 0, np.iinfo(np.int64).max, self._ticks).min(axis=1)

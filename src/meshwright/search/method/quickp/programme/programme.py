@@ -14,8 +14,7 @@ short binary fractions are not rounded at all. What is returned is timed again w
 """
 
 import math
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,14 @@ from meshwright.search.clock import Clock
 from meshwright.search.instance import Instance
 from meshwright.search.method.mcmc import first_placement
 from meshwright.search.method.quickp.programme.data import num_parallel_pairs, reachability
-from meshwright.search.method.quickp.programme.model import MEMORY_TOLERANCE, First, Model, Order
+from meshwright.search.method.quickp.programme.model import (
+    MEMORY_TOLERANCE,
+    OPTIMAL_GAP,
+    Model,
+    Order,
+    ProgrammeResult,
+    Status,
+)
 from meshwright.search.order.list_schedule import order_seconds
 from meshwright.search.solver import run_solver
 
@@ -38,51 +44,8 @@ MAX_PAIRS = 500_000
 10 s became 25, for neither a better schedule nor a better bound (2026-11-15)."""
 MAX_OPS = 20_000
 """Likewise; their reachability would take 50 MB."""
-OPTIMAL_GAP = 1e-6
-"""Relative. What rounding to ticks can hide: at most two ticks an op."""
 _ROUNDING = 1.0 - 1e-10
 """Quotients that are floored have an error in the last bits; bounds stay below it."""
-
-
-class Status(StrEnum):
-    """What the solver claims."""
-
-    OPTIMAL = "OPTIMAL"
-    """No schedule is faster, to within rounding."""
-    FEASIBLE = "FEASIBLE"
-    """The time ended; the schedule fits and the bound holds."""
-    INFEASIBLE = "INFEASIBLE"
-    """Proved: no placement keeps to the limits. The schedule is the start."""
-    UNKNOWN = "UNKNOWN"
-    """The time ended and nothing that keeps to the limits was found, the start included."""
-    TOO_LARGE = "TOO_LARGE"
-    """Not even built; the schedule is the start and the bound the instance's own."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgrammeResult:
-    """A schedule, and how much faster one could be."""
-
-    device_of_op: Ints
-    order: Ints
-    """The topological order in which devices run their ops."""
-    seconds: float
-    """The time of this schedule with each transfer alone; not rounded."""
-    bound_seconds: float
-    """No schedule of the programme is faster (with a fixed order: none in that order)."""
-    status: Status
-    fits: bool
-    """Whether it keeps to the limits on memory."""
-    statistics: dict[str, float]
-
-    @property
-    def is_optimal(self) -> bool:
-        """Whether nothing that fits is faster, by more than a millionth."""
-        return self.is_within(OPTIMAL_GAP)
-
-    def is_within(self, gap: float) -> bool:
-        """Whether nothing that fits is faster by more than this part, or a millionth."""
-        return self.fits and self.seconds <= self.bound_seconds * (1 + max(gap, OPTIMAL_GAP))
 
 
 def solve_programme(
@@ -119,14 +82,7 @@ def solve_programme(
     first.statistics["pairs"] = float(pairs)
     if pairs > MAX_PAIRS or clock.is_over:  # to state it takes seconds, too
         return first
-    known = First(
-        device_of_op=first.device_of_op,
-        order=first.order,
-        seconds=first.seconds,
-        bound_seconds=first.bound_seconds,
-        fits=first.fits,
-    )
-    model = Model(instance, known, limits, reach, order)
+    model = Model(instance, first, limits, reach, order)
     first.statistics["build_seconds"] = clock.elapsed
     solver = _make_solver(order, clock.left, workers, seed, deterministic_seconds)
     # Its gap is a part of what it has found, ours of the bound.
@@ -211,8 +167,12 @@ def _read(
         return replace(first, status=kept, statistics=statistics)
     bound = max(first.bound_seconds, solver.best_objective_bound * model.tick * _ROUNDING)
     is_exact = solver.objective_value <= solver.best_objective_bound
-    placed, starts = _solution(model, solver)
-    runs = first.order if order == "fixed" else _by_start(starts)
+    on = np.array([[solver.value(literal) for literal in places] for places in model.on])
+    placed = on.argmax(axis=1).astype(np.int32)[model.instance.unit_of]
+    starts = np.array([solver.value(variable) for variable in model.start])
+    # By start; of equal ones by number, which is topological.
+    by_start = np.lexsort((np.arange(len(starts)), starts)).astype(np.int32)
+    runs = first.order if order == "fixed" else by_start
     found = replace(
         first,
         device_of_op=placed,
@@ -233,15 +193,3 @@ def _read(
             fits=True,
         )
     return found
-
-
-def _solution(model: Model, solver: Any) -> tuple[Ints, Ints]:
-    """The device of each op, and its start in ticks."""
-    on = np.array([[solver.value(literal) for literal in places] for places in model.on])
-    starts = np.array([solver.value(variable) for variable in model.start])
-    return on.argmax(axis=1).astype(np.int32)[model.instance.unit_of], starts
-
-
-def _by_start(starts: Ints) -> Ints:
-    """Ops by start; of equal ones, by number, which is topological."""
-    return np.lexsort((np.arange(len(starts)), starts)).astype(np.int32)
