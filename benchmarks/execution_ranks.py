@@ -28,9 +28,9 @@ from meshwright.execute.emulate import Emulation, hasten_wakeups
 from meshwright.execute.environment import INTERFACES
 from meshwright.execute.exchange import close_exchange, open_exchange
 from meshwright.execute.group import CommonClock
-from meshwright.execute.interface import find_wiring
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.lowered import Lowered, communication
+from meshwright.execute.seat import find_wiring
 from meshwright.execute.walk import ProgramWalk, Times
 from meshwright.network.testbed.apply import NAMESPACE_FOLDER
 from meshwright.network.testbed.testbed import Testbed

@@ -42,7 +42,8 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.execute.group import CommonClock
 from meshwright.execute.lowered import lower_frozen
-from meshwright.execute.region.compiler import make_compiler
+from meshwright.execute.region.inductor import Inductor
+from meshwright.execute.settings import Settings
 from meshwright.execute.trainer import Trainer
 from meshwright.execute.walk import Times
 from meshwright.graph.graph import Graph, Phase
@@ -55,6 +56,7 @@ from meshwright.simulate.measured import Run, measured_timeline
 from meshwright.simulate.simulate import run_program, simulate
 from meshwright.simulate.tasks import COLLECTIVES
 from meshwright.simulate.timeline import Timeline
+from rank_seat import take_seat
 
 RANKS = 2
 MEGABITS = {"cpu": 1000, "cuda": 16000}
@@ -283,12 +285,11 @@ def run_plan(
             _come_first()
         deferred = record(build, 0)
         trainer = Trainer(
-            job.lowered,
+            take_seat(job.lowered, rank, str(device)),
             deferred.workload,
-            rank=rank,
-            device=device,
+            Settings(),
             real=deferred.real,
-            compiler=make_compiler(device, lambda _: None) if compiles else None,
+            compiler=Inductor(device, lambda _: None) if compiles else None,
         )
         args = tuple(deferred.real(each).to(device) for each in deferred.workload.args)
         clock = CommonClock()

@@ -35,6 +35,7 @@ from meshwright.capture.capture import capture_workload
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
 from meshwright.execute.lowered import lower_frozen
+from meshwright.execute.settings import Settings
 from meshwright.execute.trainer import Trainer
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Part, Plan, Recompute
@@ -42,6 +43,7 @@ from meshwright.search.instance import make_instance
 from meshwright.search.method.pipeline.chain import make_chain, stages_plan
 from meshwright.search.method.pipeline.consecutive import equal_stages
 from meshwright.simulate.simulate import run_program
+from rank_seat import take_seat
 
 RANKS, STEPS, MICROBATCHES = 4, 2, 4
 OPTIMIZER = "adamw"
@@ -218,10 +220,8 @@ def track_rank(
     torch.manual_seed(0)
     gc.collect()  # the trainer of the case before
     before = torch.cuda.memory_allocated() if device == "cuda" else 0
-    trainer = Trainer(
-        lower_frozen(graph, cluster, plan), workload, rank=rank,
-        device=torch.device(device), optimizer=OPTIMIZER,
-    )  # fmt: skip
+    seat = take_seat(lower_frozen(graph, cluster, plan), rank, device)
+    trainer = Trainer(seat, workload, Settings(optimizer=OPTIMIZER))
     for _ in range(STEPS - 1):
         trainer.step(workload.args)
     tracker = Tracker(trainer.held.state, workload.args)  # the whole batch is the caller's

@@ -28,9 +28,11 @@ from meshwright.capture.workload import Workload
 from meshwright.cluster.build import fully_connected
 from meshwright.execute.lowered import lower_frozen
 from meshwright.execute.region.inductor import Inductor
+from meshwright.execute.settings import Settings
 from meshwright.execute.trainer import Trainer
 from meshwright.plan.plan import Part, Plan
 from native_models import NAMES, WEIGHTS, make_workload
+from rank_seat import take_seat
 
 Step = Callable[[], torch.Tensor]
 """Takes a step and returns its loss."""
@@ -72,11 +74,9 @@ def planned(workload: Workload, device: str, precision: str, compiles: bool) -> 
     cluster = fully_connected(num_devices=1, device_type="h100", bytes_per_second=1e9)
     plan = Plan(parts=(Part(ops=graph.op_names, devices=(cluster.devices[0].name,)),))
     compiler = Inductor(torch.device(device), _show) if compiles else None
-    trainer = Trainer(
-        lower_frozen(graph, cluster, plan), workload, rank=0, device=torch.device(device),
-        optimizer="adamw", autocast=autocast, learning_rate=LEARNING_RATE, compiler=compiler,
-        show=_show, trace=trace,
-    )  # fmt: skip
+    seat = take_seat(lower_frozen(graph, cluster, plan), 0, device)
+    settings = Settings(optimizer="adamw", autocast=autocast, learning_rate=LEARNING_RATE)
+    trainer = Trainer(seat, workload, settings, trace=trace, compiler=compiler, show=_show)
     args, kwargs = _on_device(workload, device)
 
     def step() -> torch.Tensor:

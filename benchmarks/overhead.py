@@ -35,6 +35,7 @@ from meshwright.capture.workload import Workload
 from meshwright.cluster.build import fully_connected
 from meshwright.cluster.cluster import Cluster
 from meshwright.execute.lowered import lower_frozen
+from meshwright.execute.settings import Settings
 from meshwright.execute.trainer import Trainer
 from meshwright.execute.walk import ProgramWalk
 from meshwright.graph.graph import Graph
@@ -42,6 +43,7 @@ from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind
 from meshwright.search.instance import make_instance
 from meshwright.search.method.pipeline.chain import make_chain, stages_plan
 from meshwright.search.method.pipeline.consecutive import equal_stages
+from rank_seat import take_seat
 
 RANKS, SAMPLES, TOKENS, WORDS, WIDTH, LAYERS = 2, 8, 64, 512, 256, 4
 WARM_UP = 3
@@ -102,7 +104,7 @@ def watch(walk: ProgramWalk, spent: Spent) -> None:
     worker.functions = {key: spent.timed("compute", each) for key, each in worker.functions.items()}
     for name in ("pack", "join", "collect", "accept", "empty"):
         setattr(worker, name, spent.timed("moving", getattr(worker, name)))
-    walk.sends._wait_until = spent.timed("waiting", walk.sends._wait_until)  # type: ignore[method-assign]
+    walk.sends.wait = spent.timed("waiting", walk.sends.wait)  # type: ignore[method-assign]
     exchange: Any = type(walk.exchange)
     for name in ("send", "receive"):
         setattr(exchange, name, spent.timed("starting", getattr(exchange, name)))
@@ -135,7 +137,7 @@ def run_rank(rank: int, port: int, name: str, graph: Graph, steps: int, results:
     cluster = fully_connected(num_devices=RANKS, device_type="h100", bytes_per_second=1e9)
     workload = make_workload()
     lowered = lower_frozen(graph, cluster, make_plans(graph, cluster)[name])
-    trainer = Trainer(lowered, workload, rank=rank, device=torch.device("cpu"))
+    trainer = Trainer(take_seat(lowered, rank), workload, Settings())
     for _ in range(WARM_UP):
         trainer.step(workload.args)
     trainer.gather_losses()

@@ -44,8 +44,10 @@ from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.errors import InputError
 from meshwright.execute.group import CommonClock
 from meshwright.execute.lowered import Lowered, lower_frozen
+from meshwright.execute.settings import Settings
 from meshwright.execute.trainer import Trainer
 from meshwright.network.testbed.apply import built
+from rank_seat import take_seat
 
 RANKS = 4
 LIMIT_SECONDS = 500.0
@@ -141,14 +143,8 @@ PLANS: dict[str, dict[str, Any]] = {
 def own_step(lowered: Lowered, rank: int) -> tuple[Callable[[], object], Trainer]:
     """A step of ours."""
     deferred = record(make_language, 0)
-    trainer = Trainer(
-        lowered,
-        deferred.workload,
-        rank=rank,
-        device=torch.device("cpu"),
-        learning_rate=LEARNING_RATE,
-        real=deferred.real,
-    )
+    settings = Settings(learning_rate=LEARNING_RATE)
+    trainer = Trainer(take_seat(lowered, rank), deferred.workload, settings, real=deferred.real)
     args = tuple(deferred.real(each) for each in deferred.workload.args)
     return lambda: trainer.step(args), trainer
 

@@ -29,7 +29,7 @@ from meshwright.simulate.timeline import Timeline
 from meshwright.source import capture_model, load_graph, need_torch
 
 if TYPE_CHECKING:
-    from meshwright.execute.entry import Callback
+    from meshwright.execute.log import Callback
     from meshwright.execute.training import Training
 
 __all__ = [

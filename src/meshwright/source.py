@@ -230,7 +230,7 @@ def step_calls(
     from meshwright.capture.profile import distinct_calls
 
     own = find_optimizer(name, precision, optimizer)
-    with in_tf32(precision == TF32):
+    with in_tf32(precision == TF32 or None):
         return distinct_calls(trace_workload(workload, own, autocast))
 
 
@@ -323,7 +323,7 @@ def _capture_workload(
     from meshwright.capture.call import in_tf32
     from meshwright.capture.capture import capture_workload
 
-    with in_tf32(precision == TF32):
+    with in_tf32(precision == TF32 or None):
         return capture_workload(workload, optimizer, autocast, measured, **how)
 
 

@@ -67,15 +67,12 @@ def test_kernels_are_the_formula(device: str, name: str, precision: str) -> None
         mask[..., 0] = True  # every row sees something
     is_causal, scale = bool(case.get("is_causal")), case.get("scale")
     if "groups" not in case and (device == "cpu" or name != "short heads"):
-        given = Attended(
-            query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale
-        )
-        assert find_kernel(given) is not None
+        assert find_kernel(Attended(query, key, value, mask, is_causal, scale)) is not None
 
     made, sums = attention(query, key, value, mask, 0.0, is_causal, scale)
-    wide = [each.float() for each in (query, key, value)]
     bias = mask if mask is None or mask.dtype is torch.bool else mask.float()
-    wanted, wanted_sums = attend_dropping(wide[0], wide[1], wide[2], bias, None, is_causal, scale)
+    wide = Attended(query.float(), key.float(), value.float(), bias, is_causal, scale)
+    wanted, wanted_sums = attend_dropping(wide, None)
     close(made, wanted.to(dtype), precision)
     close(sums, wanted_sums, precision)
     assert made.stride() == query.stride()
@@ -83,10 +80,7 @@ def test_kernels_are_the_formula(device: str, name: str, precision: str) -> None
 
     gradient = torch.randn_like(made)
     found = attention_backward(gradient, query, key, value, made, sums, mask, 0.0, is_causal, scale)
-    expected = attend_dropping_backward(
-        (wide[0], wide[1], wide[2]), gradient.float(), wanted, wanted_sums,
-        bias, None, is_causal, scale,
-    )  # fmt: skip
+    expected = attend_dropping_backward(wide, gradient.float(), wanted, wanted_sums, None)
     for one, other, given in zip(found, expected, (query, key, value), strict=True):
         close(one, other.to(dtype), precision)
         assert one.stride() == given.stride()

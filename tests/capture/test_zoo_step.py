@@ -16,7 +16,6 @@ from meshwright.capture.optimiser import (  # noqa: E402
     LEARNING_RATE,
     WEIGHT_DECAY,
     Optimiser,
-    state_names,
 )
 from meshwright.capture.trace import find_loss, trace_step  # noqa: E402
 from meshwright.capture.zoo import language  # noqa: E402
@@ -157,7 +156,7 @@ def run_traced(model: nn.Module, arguments: Arguments) -> tuple[Any, dict[str, A
     state = [
         torch.zeros(()) if kind == "step" else torch.zeros_like(each)
         for each in parameters.values()
-        for kind in state_names(Optimiser.ADAMW)
+        for kind in Optimiser.ADAMW.states
     ]
     flat = [each.detach().clone() for each in held]
     with torch.no_grad():

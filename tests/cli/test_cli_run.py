@@ -21,7 +21,7 @@ from listeners import find_descendants, find_listeners
 from meshwright.cli.progress import StepLine, shown_steps
 from meshwright.cli.run import rank_commands
 from meshwright.errors import InputError
-from meshwright.execute.entry import Entry
+from meshwright.execute.log import Entry
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan, place_ops
 from meshwright.source import load_graph

@@ -292,9 +292,9 @@ def _remembering(team: _Team, known: dict[Any, Any]) -> Iterator[None]:
             known[key] = PlannedSteps(workload, graph, optimizer, autocast, **settings)
         return known[key]  # type: ignore[no-any-return]
 
-    def fork_bound(lowered: Lowered, planned: PlannedSteps, device: int, **settings: Any) -> Any:
+    def fork_bound(lowered: Lowered, planned: PlannedSteps, device: int, settings: Any) -> Any:
         if team.own is not None:  # a rank's second trainer
-            return bind_rank(lowered, planned, device, **settings)
+            return bind_rank(lowered, planned, device, settings)
         for samples in _sample_counts(lowered, device):
             planned.draws(samples)
         if lowered.shards is not None and id(lowered) not in cuts:
@@ -302,7 +302,7 @@ def _remembering(team: _Team, known: dict[Any, Any]) -> Iterator[None]:
         if not team.fork():
             raise _Started
         with patch.object(binding, "find_cuts", lambda *_: cuts[id(lowered)]):
-            return bind_rank(lowered, planned, device, **settings)
+            return bind_rank(lowered, planned, device, settings)
 
     with (
         patch("small_trainer.lower_frozen", lower_once),

@@ -11,9 +11,11 @@ from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.execute.lowered import lower_frozen
 from meshwright.execute.plain import RepeatedDraws
+from meshwright.execute.settings import Settings
 from meshwright.execute.trainer import Trainer
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
+from rank_seat import take_seat
 from small import connected
 
 LEARNING_RATE, OPTIMIZER = 1e-2, "momentum"
@@ -33,9 +35,11 @@ def make_trainer(
     **settings: Any,
 ) -> Trainer:
     """The trainer of one rank, on a CPU of `RANKS` that are connected unless a cluster is given."""
-    given = {"optimizer": OPTIMIZER, "learning_rate": LEARNING_RATE, **settings}
+    given: dict[str, Any] = {"optimizer": OPTIMIZER, "learning_rate": LEARNING_RATE, **settings}
+    wiring, compiler = given.pop("wiring", None), given.pop("compiler", None)
     lowered = lower_frozen(graph, cluster or connected(RANKS), plan)
-    return Trainer(lowered, workload, rank=rank, device=torch.device("cpu"), **given)
+    seat = take_seat(lowered, rank, wiring=wiring)
+    return Trainer(seat, workload, Settings(**given), compiler=compiler)
 
 
 def take_steps(trainer: Trainer, steps: int) -> list[float]:

@@ -12,7 +12,7 @@ from small_trainer import OPTIMIZER, make_trainer
 from team_models import UNLAYERED, captured, expected, make
 
 from meshwright.execute.exchange import RankExchange
-from meshwright.execute.state import canonical_names
+from meshwright.execute.trained import canonical_names
 from meshwright.execute.trainer import Trainer
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
@@ -167,7 +167,7 @@ def planned_calls(trainer: Trainer) -> list[Call]:
     """The collectives of a rank's program."""
     program = trainer.lowered.program
     rows = program.instructions
-    mine = rows[(rows["device"] == trainer.number) & (rows["group"] >= 0)]
+    mine = rows[(rows["device"] == trainer.part.device) & (rows["group"] >= 0)]
     return [
         Call(
             Kind(int(row["kind"])).name.lower(),

@@ -26,11 +26,13 @@ from torch import nn  # noqa: E402
 from meshwright.capture.trace import find_loss  # noqa: E402
 from meshwright.execute.clip import Clip  # noqa: E402
 from meshwright.execute.lowered import lower_frozen  # noqa: E402
+from meshwright.execute.settings import Settings  # noqa: E402
 from meshwright.execute.trainer import Trainer  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Plan, Recompute, ScheduleKind, Sync  # noqa: E402
 from meshwright.program.program import Kind  # noqa: E402
 from quick import few  # noqa: E402
+from rank_seat import take_seat  # noqa: E402
 from small import connected  # noqa: E402
 
 STEPS = 4
@@ -41,10 +43,8 @@ LIMIT = 0.3
 def train_clipped(rank: int, name: str, graph: Graph, plan: Plan, limit: float) -> list[float]:
     workload = make(name)
     lowered = lower_frozen(graph, connected(RANKS), plan, clips=True)
-    trainer = Trainer(
-        lowered, workload, rank=rank, device=torch.device("cpu"), optimizer=OPTIMIZER,
-        learning_rate=LEARNING_RATE, clip_norm=limit,
-    )  # fmt: skip
+    settings = Settings(optimizer=OPTIMIZER, learning_rate=LEARNING_RATE, clip_norm=limit)
+    trainer = Trainer(take_seat(lowered, rank), workload, settings)
     for _ in range(STEPS):
         trainer.step(workload.args, workload.kwargs)
     losses = trainer.gather_losses()

@@ -28,10 +28,12 @@ from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute.lowered import lower_frozen  # noqa: E402
 from meshwright.execute.sample import count_blocks  # noqa: E402
+from meshwright.execute.settings import Settings  # noqa: E402
 from meshwright.execute.steps import PlannedSteps  # noqa: E402
 from meshwright.execute.trainer import Trainer  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Part, Plan, Sync  # noqa: E402
+from rank_seat import take_seat  # noqa: E402
 from small import connected  # noqa: E402
 
 STEPS = 2
@@ -130,7 +132,7 @@ def test_a_loss_and_what_reads_it_must_see_the_same_samples(ranks: Ranks) -> Non
     lowered = lower_frozen(graph, connected(2), Plan(parts=parts))
     workload = make_model(MODEL)
     with pytest.raises(InputError, match=r"nll_loss_backward.*reads a sum over the samples of op"):
-        Trainer(lowered, workload, rank=0, device=torch.device("cpu"))
+        Trainer(take_seat(lowered, 0), workload, Settings())
     # Of how many targets there are, the whole batch's number is the sum of all replicas'.
     whole = (parts[0], Part(ops=late, devices=("d2", "d3"), sync=Sync.DUPLICATE))
     check(ranks, MODEL, Plan(parts=whole))

@@ -23,6 +23,7 @@ from meshwright.capture.attention import (  # noqa: E402
     attend_dropping,
     attend_dropping_backward,
 )
+from meshwright.capture.attention_kernel import Attended  # noqa: E402
 from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.capture.zoo import language  # noqa: E402
@@ -90,13 +91,11 @@ def test_attention_with_dropout_is_differentiated_as_autograd_does() -> None:
     q, k, v = (torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes)
     mask = torch.randn(5, 6, dtype=torch.float64)
     kept = Kept(torch.rand(2, 4, 5, 6) < 0.7, 1 / 0.7)
-    made, log_sum = attend_dropping(q, k, v, mask, kept, False, None)
+    made, log_sum = attend_dropping(Attended(q, k, v, mask), kept)
     gradient = torch.randn_like(made)
     expected = torch.autograd.grad(made, (q, k, v), gradient)
-    inputs = (q.detach(), k.detach(), v.detach())
-    found = attend_dropping_backward(
-        inputs, gradient, made.detach(), log_sum.detach(), mask, kept, False, None
-    )
+    given = Attended(q.detach(), k.detach(), v.detach(), mask)
+    found = attend_dropping_backward(given, gradient, made.detach(), log_sum.detach(), kept)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)  # scores are of 32 bits
 

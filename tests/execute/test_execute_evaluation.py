@@ -21,7 +21,7 @@ from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.capture.trace import find_loss  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
-from meshwright.execute.evaluated import find_changes  # noqa: E402
+from meshwright.execute.evaluation import find_changes  # noqa: E402
 from meshwright.execute.plain import RepeatedDraws  # noqa: E402
 from meshwright.execute.region.recipe import RegionRecipe, run_recipe  # noqa: E402
 from meshwright.execute.steps import PlannedSteps  # noqa: E402

@@ -10,8 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from meshwright.errors import InputError  # noqa: E402
-from meshwright.execute.entry import Entry  # noqa: E402
-from meshwright.execute.log import COLUMNS, Log  # noqa: E402
+from meshwright.execute.log import COLUMNS, Entry, Log  # noqa: E402
 from meshwright.execute.pulse import Pulse  # noqa: E402
 
 TITLES = ",".join(COLUMNS)

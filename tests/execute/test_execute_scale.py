@@ -24,6 +24,7 @@ from meshwright.execute.trainer import Trainer  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Plan, Recompute, ScheduleKind  # noqa: E402
 from quick import few  # noqa: E402
+from rank_seat import take_seat  # noqa: E402
 from small import connected  # noqa: E402
 
 STEPS = 8
@@ -33,12 +34,22 @@ FIRST = 2.0**22
 CPU = torch.device("cpu")
 
 
-def open_trainer(rank: int, graph: Graph, plan: Plan, optimizer: Any, **more: Any) -> Trainer:
+class LargeScale(Settings):
+    """With a first scale that is too large."""
+
+    @property
+    def loss_scale(self) -> float:
+        return FIRST
+
+
+def open_trainer(
+    rank: int, graph: Graph, plan: Plan, optimizer: Any, clip_norm: float | None = None, **more: Any
+) -> Trainer:
     lowered = lower_frozen(graph, connected(RANKS), plan, clips=True)
-    return Trainer(
-        lowered, make(NAME), rank=rank, device=CPU, optimizer=optimizer, autocast="fp16",
-        learning_rate=LEARNING_RATE, loss_scale=FIRST, **more,
-    )  # fmt: skip
+    settings = LargeScale(
+        optimizer=optimizer, autocast="fp16", learning_rate=LEARNING_RATE, clip_norm=clip_norm
+    )
+    return Trainer(take_seat(lowered, rank), make(NAME), settings, **more)
 
 
 def train_scaled(

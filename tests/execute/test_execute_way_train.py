@@ -22,7 +22,7 @@ from small_trainer import make_trainer, take_steps  # noqa: E402
 from meshwright.cluster.interface import Interface  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute.environment import INTERFACES  # noqa: E402
-from meshwright.execute.interface import check_names, name_rails, own_names  # noqa: E402
+from meshwright.execute.seat import check_names, name_rails, own_names  # noqa: E402
 from meshwright.execute.way import Rails  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Allocation, Plan, ScheduleKind, Sync  # noqa: E402
@@ -53,8 +53,8 @@ def train_on_rails(
 ) -> tuple[list[float], dict[str, Any], tuple[int, int], int]:
     """Train on one rank; also how many transfers and groups go in several pieces."""
     from meshwright.execute import way
-    from meshwright.execute.interface import find_wiring
     from meshwright.execute.lowered import lower_frozen
+    from meshwright.execute.seat import find_wiring
 
     cluster = rails_cluster(RANKS, (1e6, 1e6))
     program = lower_frozen(graph, cluster, plan).program

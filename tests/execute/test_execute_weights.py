@@ -23,8 +23,8 @@ from meshwright.execute import tensor_file  # noqa: E402
 from meshwright.execute.export_weights import export_weights  # noqa: E402
 from meshwright.execute.piece import hold_share  # noqa: E402
 from meshwright.execute.shard import Share  # noqa: E402
-from meshwright.execute.state import make_state  # noqa: E402
 from meshwright.execute.steps import PlannedSteps  # noqa: E402
+from meshwright.execute.trained import StartValues  # noqa: E402
 from meshwright.execute.weights import match_weights, open_weights, write_weights  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Part, Plan, Recompute  # noqa: E402
@@ -136,7 +136,8 @@ def test_a_rank_reads_its_slice_in_its_own_type(
 def test_one_whole_tensor_is_made_at_a_time() -> None:
     graph = captured("heads", "adamw")
     deferred = record(lambda: make_workload("heads"))
-    step = PlannedSteps(deferred.workload, graph, "adamw")[int(graph.batch)]
+    steps = PlannedSteps(deferred.workload, graph, "adamw")
+    names = list(steps[int(graph.batch)].trace.parameter_names)
     alive: list[Any] = []
 
     def real(tensor: Any) -> Any:
@@ -145,8 +146,8 @@ def test_one_whole_tensor_is_made_at_a_time() -> None:
         alive.append(weakref.ref(values.untyped_storage()))
         return values
 
-    names = list(step.trace.parameter_names)
-    made = make_state(step, step, names, deferred.workload.model, real, torch.device("cpu"), {})
+    start = StartValues(model=deferred.workload.model, weights=None, real=real)
+    made = start.make_state(steps, steps, names, torch.device("cpu"))
     assert len(alive) == len(made) == len(names)
 
 
@@ -170,7 +171,7 @@ def train_from(
     with torch.device("meta"):
         model = MODELS[name][0]()
     workload = replace(make_workload(name), model=model)
-    trainer = make_trainer(rank, workload, graph, plan, weights=open_weights(Path(weights)))
+    trainer = make_trainer(rank, workload, graph, plan, weights=Path(weights))
     losses = take_steps(trainer, STEPS)
     save_state(Path(folder), trainer)
     state = Training(rank, trainer.lowered, trainer, Course(trainer), None).state_dict()

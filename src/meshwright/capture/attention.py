@@ -36,22 +36,32 @@ def attention(
     return attend(choose_kernel, query, key, value, mask, dropout, is_causal, scale)
 
 
-def attend(
-    choose: Callable[[Attended], KernelChoice],
+def attend(choose: Callable[[Attended], KernelChoice], *args: Any) -> tuple[Tensor, Tensor]:
+    """What `attention` makes of these arguments, by a kernel of one's choice."""
+    given = _attended(*args)
+    choice = choose(given)
+    if choice.kernel is None:
+        return attend_dropping(given, None)
+    made, log_sum = choice.kernel.forward(_repeat_heads(given) if choice.repeats else given)
+    return _laid_out(made, given.query), log_sum.contiguous()
+
+
+def _attended(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    *rest: Any,
-) -> tuple[Tensor, Tensor]:
-    """What `attention` makes of these arguments, by a kernel of one's choice."""
-    mask, dropout, is_causal, scale = rest
-    _refuse_dropout(dropout)
-    given = Attended(query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale)
-    choice = choose(given)
-    if choice.kernel is None:
-        return attend_dropping(query, key, value, mask, None, is_causal, scale)
-    made, log_sum = choice.kernel.forward(_repeat_heads(given) if choice.repeats else given)
-    return _laid_out(made, query), log_sum.contiguous()
+    mask: Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    scale: float | None,
+) -> Attended:
+    """The arguments of `attention`, which drops nothing."""
+    if dropout > 0:
+        raise InputError(
+            f"attention: a captured step runs without dropout in attention only, got {dropout}; "
+            f"a run of a plan gives it its random numbers"
+        )
+    return Attended(query, key, value, mask, is_causal, scale)
 
 
 class Kept(NamedTuple):
@@ -66,20 +76,12 @@ class Kept(NamedTuple):
         return made  # one kernel, which computes dropout as well
 
 
-def attend_dropping(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    kept: Kept | None,
-    is_causal: bool,
-    scale: float | None,
-) -> tuple[Tensor, Tensor]:
+def attend_dropping(given: Attended, kept: Kept | None) -> tuple[Tensor, Tensor]:
     """Attention by its formula; `kept`: the weights that are not dropped, None: all are."""
-    scores = _scores(query, key, mask, is_causal, scale)
+    query, scores = given.query, _scores(given)
     weights = scores.softmax(-1).to(query.dtype)
     weights = weights if kept is None else kept.of(weights)
-    return _laid_out(weights @ _repeated(value, query), query), scores.logsumexp(-1)
+    return _laid_out(weights @ _repeated(given.value, query), query), scores.logsumexp(-1)
 
 
 @attention.register_fake
@@ -114,46 +116,31 @@ def attention_backward(
 
 
 def attend_backward(
-    choose: Callable[[Attended], KernelChoice], *given: Any
+    choose: Callable[[Attended], KernelChoice], gradient: Tensor, *args: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What `attention_backward` makes of these arguments, by a kernel of one's choice."""
-    gradient, query, key, value, made, log_sum, mask, dropout, is_causal, scale = given
-    _refuse_dropout(dropout)
-    attended = Attended(
-        query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale
-    )
-    choice = choose(attended)
+    query, key, value, made, log_sum, *rest = args
+    given = _attended(query, key, value, *rest)
+    choice = choose(given)
     if choice.kernel is None:
-        inputs = (query, key, value)
-        return attend_dropping_backward(
-            inputs, gradient, made, log_sum, mask, None, is_causal, scale
-        )
-    attended = _repeat_heads(attended) if choice.repeats else attended
-    first, second, third = choice.kernel.backward(attended, gradient, made, log_sum)
+        return attend_dropping_backward(given, gradient, made, log_sum, None)
+    used = _repeat_heads(given) if choice.repeats else given
+    first, second, third = choice.kernel.backward(used, gradient, made, log_sum)
     return _laid_out(first, query), _gathered(second, key), _gathered(third, value)
 
 
 def attend_dropping_backward(
-    inputs: tuple[Tensor, Tensor, Tensor],
-    gradient: Tensor,
-    made: Tensor,
-    log_sum: Tensor,
-    mask: Tensor | None,
-    kept: Kept | None,
-    is_causal: bool,
-    scale: float | None,
+    given: Attended, gradient: Tensor, made: Tensor, log_sum: Tensor, kept: Kept | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of query, key and value by their formula; `kept` as in forward."""
-    query, key, value = inputs
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    scores = _scores(query, key, mask, is_causal, scale)
-    weights = (scores - log_sum.unsqueeze(-1)).exp().to(query.dtype)
+    query, key, value = given.three
+    weights = (_scores(given) - log_sum.unsqueeze(-1)).exp().to(query.dtype)
     value_gradient = (weights if kept is None else kept.of(weights)).mT @ gradient
     weight_gradient = gradient @ _repeated(value, query).mT
     weight_gradient = weight_gradient if kept is None else kept.of(weight_gradient)
     # What a row of weights adds up to with their gradients, dropped ones left out, is this too.
     inner = (gradient * made).sum(-1, keepdim=True)
-    score_gradient = weights * (weight_gradient - inner) * scale
+    score_gradient = weights * (weight_gradient - inner) * given.factor
     key_gradient = score_gradient.mT @ query
     return (
         _laid_out(score_gradient @ _repeated(key, query), query),
@@ -222,18 +209,17 @@ def _attend(
     enable_gqa: bool = False,  # noqa: ARG001 - the op repeats heads where there are fewer of them
 ) -> Tensor:
     if attn_mask is not None and attn_mask.requires_grad:  # as a learnt bias of positions does
-        weights = _scores(query, key, attn_mask, is_causal, scale).softmax(-1).to(query.dtype)
+        given = Attended(query, key, value, attn_mask, is_causal, scale)
+        weights = _scores(given).softmax(-1).to(query.dtype)
         return torch.dropout(weights, dropout_p, True) @ _repeated(value, query)
     made: Tensor = attention(query, key, value, attn_mask, dropout_p, is_causal, scale)[0]
     return made
 
 
-def _scores(
-    query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None
-) -> Tensor:
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    scores = (query @ _repeated(key, query).mT).float() * scale
-    if is_causal:
+def _scores(given: Attended) -> Tensor:
+    query, mask = given.query, given.mask
+    scores = (query @ _repeated(given.key, query).mT).float() * given.factor
+    if given.is_causal:
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         scores = scores.masked_fill(~seen, float("-inf"))
     if mask is not None:
@@ -291,11 +277,3 @@ def _laid_out(made: Tensor, like: Tensor) -> Tensor:
     if made.stride() == stride and made.untyped_storage().nbytes() == made.nbytes:
         return made
     return made.new_empty_strided(shape, stride).copy_(made)
-
-
-def _refuse_dropout(dropout: float) -> None:
-    if dropout > 0:
-        raise InputError(
-            f"attention: a captured step runs without dropout in attention only, got {dropout}; "
-            f"a run of a plan gives it its random numbers"
-        )

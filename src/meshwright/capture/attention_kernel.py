@@ -31,7 +31,7 @@ Three = tuple[Tensor, Tensor, Tensor]
 """A tensor each for query, key and value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Attended:
     """What attention is given; there may be fewer heads of keys and values than of queries."""
 
@@ -40,13 +40,18 @@ class Attended:
     value: Tensor
     mask: Tensor | None
     """Added to the scores, or, of booleans, those that are seen."""
-    is_causal: bool
-    scale: float | None
+    is_causal: bool = False
+    scale: float | None = None
 
     @property
     def three(self) -> Three:
         """Query, key and value."""
         return self.query, self.key, self.value
+
+    @property
+    def factor(self) -> float:
+        """What scores are multiplied with."""
+        return float(self.query.shape[-1] ** -0.5) if self.scale is None else self.scale
 
     @property
     def is_grouped(self) -> bool:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from meshwright.capture.attention import attention
+from meshwright.capture.eager import replaced
 from meshwright.capture.torch_private import find_registrations, pytree, scoped_library, without_key
 
 _KEY = "AutocastCPU"
@@ -91,8 +92,8 @@ def cuda_autocast() -> Iterator[None]:
 
     with (
         _registered(casts),
-        _replaced(torch, "clear_autocast_cache", clear_both),
-        _replaced(torch.autocast, "__init__", build_for_cpu),
+        replaced(torch, "clear_autocast_cache", clear_both),
+        replaced(torch.autocast, "__init__", build_for_cpu),
         _defaults(torch.get_autocast_dtype("cuda")),
     ):
         yield
@@ -141,20 +142,23 @@ def _is_kept(tensor: Tensor, dtype: torch.dtype) -> bool:
 Kernel = Callable[..., Any]
 
 
-def _lower(op: Kernel, casts: _Casts) -> Kernel:
+def _cast(choose: Callable[[Any], torch.dtype], op: Kernel, casts: _Casts) -> Kernel:
+    """Run an op in the type that is chosen by what it is given."""
+
     def run(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = casts.cast((args, kwargs), torch.get_autocast_dtype("cpu"))
+        args, kwargs = casts.cast((args, kwargs), choose((args, kwargs)))
         return op(*args, **kwargs)
 
     return run
 
 
-def _float32(op: Kernel, casts: _Casts) -> Kernel:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = casts.cast((args, kwargs), torch.float32)
-        return op(*args, **kwargs)
+def _lower(_: Any) -> torch.dtype:
+    return torch.get_autocast_dtype("cpu")
 
-    return run
+
+def _widest(given: Any) -> torch.dtype:
+    eligible = (each for each in pytree.tree_leaves(given) if _is_eligible(each))
+    return torch.float32 if any(each.dtype is torch.float32 for each in eligible) else _lower(given)
 
 
 def _float32_out(op: Kernel, casts: _Casts) -> Kernel:  # noqa: ARG001 - nothing is cast
@@ -168,17 +172,6 @@ def _float32_out(op: Kernel, casts: _Casts) -> Kernel:  # noqa: ARG001 - nothing
     return run
 
 
-def _widest(op: Kernel, casts: _Casts) -> Kernel:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        given = [each for each in pytree.tree_leaves((args, kwargs)) if _is_eligible(each)]
-        is_float32 = any(each.dtype is torch.float32 for each in given)
-        dtype = torch.float32 if is_float32 else torch.get_autocast_dtype("cpu")
-        args, kwargs = casts.cast((args, kwargs), dtype)
-        return op(*args, **kwargs)
-
-    return run
-
-
 def _refused(op: Kernel, casts: _Casts) -> Kernel:  # noqa: ARG001 - nothing is run
     def run(*_: Any, **__: Any) -> Any:
         raise RuntimeError(f"{op} is unsafe under autocast, use binary_cross_entropy_with_logits")
@@ -187,10 +180,10 @@ def _refused(op: Kernel, casts: _Casts) -> Kernel:  # noqa: ARG001 - nothing is 
 
 
 _POLICIES = (
-    (_lower, LOWER + RECURRENT),
-    (_float32, FLOAT32),
+    (functools.partial(_cast, _lower), LOWER + RECURRENT),
+    (functools.partial(_cast, lambda _: torch.float32), FLOAT32),
     (_float32_out, FLOAT32_OUT),
-    (_widest, WIDEST),
+    (functools.partial(_cast, _widest), WIDEST),
     (_refused, REFUSED),
 )
 
@@ -205,7 +198,7 @@ def _registered(casts: _Casts) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Warning only once for all operators")
             _register(aten, casts)
-        own.impl("attention", _outside(_lower(attention._opoverload, casts)), _KEY)
+        own.impl("attention", _outside(_cast(_lower, attention._opoverload, casts)), _KEY)
         yield
 
 
@@ -243,16 +236,6 @@ def _outside(kernel: Kernel) -> Kernel:
             return kernel(*args, **kwargs)
 
     return run
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    found = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, found)
 
 
 @contextlib.contextmanager

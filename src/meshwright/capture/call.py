@@ -56,13 +56,13 @@ def uses_tf32(node: Node) -> bool:
 
 
 @contextlib.contextmanager
-def in_tf32(is_tf32: bool) -> Iterator[None]:
-    """While this holds, torch multiplies fp32 matrices in TF32, convolutions included; or, where
-    that is not asked for, as its settings are."""
+def in_tf32(is_tf32: bool | None) -> Iterator[None]:
+    """While this holds, torch multiplies fp32 matrices in TF32, convolutions included, or in fp32;
+    None: as its settings are."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
-    if is_tf32:
-        matmul.allow_tf32 = cudnn.allow_tf32 = True
+    if is_tf32 is not None:
+        matmul.allow_tf32 = cudnn.allow_tf32 = is_tf32
     try:
         yield
     finally:

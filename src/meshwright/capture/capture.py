@@ -34,26 +34,11 @@ def capture(
     batch: int | None = None,
     autocast: torch.dtype | None = None,
     measured: Measured | None = None,
-    compile: bool = False,  # noqa: A002
     foreach: bool = False,
-    untie: bool = False,
     inference: bool = False,
+    **how: bool,
 ) -> Graph:
-    """One training step of a model as a Graph; nothing is allocated or computed.
-
-    `model`, `args` (a sequence, a mapping of named inputs or one tensor) and `kwargs` may be real
-    or on the meta device. `loss`: from the model's output to a scalar; None takes the output
-    itself, or its `loss`. `optimizer`: sgd, momentum, adam or adamw, or one of torch.optim's that
-    was made. `batch`: the samples in the inputs; None takes the first dimension of the first
-    tensor. Inputs whose first dimension is the batch grow with it. `autocast`: e.g. torch.bfloat16.
-    `measured`: seconds of kernel calls by device type (see `read_profile`). `compile`: as
-    torch.compile runs it, with element-wise ops merged (see `fuse_elementwise`); a merged op has no
-    measured time. `foreach`: parameters are updated as torch.optim does by default on CUDA, in
-    place of one fused kernel (see `update_by_foreach`). `untie`: a parameter that several modules
-    share (an embedding and the output head) is a copy in each, so that they may run on different
-    devices; the update adds up the copies' gradients and keeps them equal. `inference`: the model's
-    outputs alone, in `eval` mode and without gradients; there is no loss and no optimiser then.
-    """
+    """One training step of a model as a Graph; the arguments are those of `meshwright.capture`."""
     if inference and loss is not None:
         raise InputError("loss: must be None for inference, whose step has none")
     model, (args, named) = uncompiled(model), as_inputs(args)
@@ -65,15 +50,7 @@ def capture(
         loss=loss,
         batch=batch,
     )
-    graph = capture_workload(
-        workload,
-        optimizer,
-        autocast,
-        measured,
-        compile=compile,
-        untie=untie,
-        inference=inference,
-    )
+    graph = capture_workload(workload, optimizer, autocast, measured, inference=inference, **how)
     return update_by_foreach(graph) if foreach else graph
 
 
@@ -84,13 +61,11 @@ def capture_workload(
     measured: Measured | None = None,
     *,
     compile: bool = False,  # noqa: A002
-    untie: bool = False,
-    inference: bool = False,
+    **how: Any,
 ) -> Graph:
-    """Capture a step of a workload; `autocast` also by its short name."""
-    graph, _ = capture_traced(
-        workload, optimizer, autocast, measured, untie=untie, inference=inference
-    )
+    """Capture a step of a workload; `autocast` also by its short name, `how` as in
+    `trace_workload`."""
+    graph, _ = capture_traced(workload, optimizer, autocast, measured, **how)
     return fuse_elementwise(graph) if compile else graph
 
 
@@ -99,9 +74,7 @@ def capture_traced(
     optimizer: str | torch.optim.Optimizer,
     autocast: str | torch.dtype | None = None,
     measured: Measured | None = None,
-    *,
-    untie: bool = False,
-    inference: bool = False,
+    **how: Any,
 ) -> tuple[Graph, Trace]:
     """The graph of a workload's step, and the trace of it on the workload's own samples: who runs
     the step need not trace it again."""
@@ -110,7 +83,7 @@ def capture_traced(
     def trace(times: int) -> Trace:
         given = workload.at_batch(times * size)
         try:
-            return trace_workload(given, optimizer, autocast, untie=untie, inference=inference)
+            return trace_workload(given, optimizer, autocast, **how)
         except InputError as error:
             if times == 1:
                 raise

@@ -16,7 +16,6 @@ from meshwright.capture.growth import fit_parts, steep_kernels
 from meshwright.capture.kind import name_kind
 from meshwright.capture.ledger import Kernel, Ledger, Version, op_name, tensor_versions
 from meshwright.capture.split import find_splits, find_whole
-from meshwright.capture.torch_private import pytree
 from meshwright.capture.trace import Trace
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
@@ -86,7 +85,9 @@ class _Converter:
                 self.reads[reader].append(version)
         self.is_whole = find_whole(small, large, self.reads, self.is_steep)
         self.split, self.partial = find_splits(small, large, self.reads, self.is_whole, self.phase)
-        self.parameter_of = self._placeholders()
+        # The parameter of each placeholder of a parameter.
+        pairs = zip(trace.start.values(), trace.parameter_names, strict=False)
+        self.parameter_of = {node.name: name for node, name in pairs}
         self.copied_gradient = self._find_copied_gradients()
         self.partner = self._find_partners()
         self.copies = self._find_copies()
@@ -143,7 +144,10 @@ class _Converter:
             sequence = node.meta.get("seq_nr", -1)
             if self.place[node] < self.trace.num_forward and sequence >= 0:
                 owner = self.small.kernel_of.get(node.name, -1)
-                if owner >= 0 and self._is_near(owner, by_sequence.get(sequence, owner)):
+                # What runs without gradients, as rotary tables after an embedding, has the number
+                # of the last op that has some; modules beside that op's are others.
+                first = by_sequence.get(sequence, owner)
+                if owner >= 0 and encloses(self._module(owner, -1), self._module(first, -1)):
                     by_sequence[sequence] = owner
         partner = [-1] * len(self.small.kernels)
         for number, kernel in enumerate(self.small.kernels):
@@ -155,14 +159,6 @@ class _Converter:
                 if partner[number] < 0:
                     partner[number] = self._earliest_partner(number, partner)
         return partner
-
-    def _is_near(self, number: int, first: int) -> bool:
-        """Whether a kernel with the number of another is of its op, too.
-
-        What runs without gradients, as rotary tables after an embedding, has the number of the
-        last op that has some; modules beside that op's are others.
-        """
-        return encloses(self._module(number, -1), self._module(first, -1))
 
     def _earliest_partner(self, number: int, partner: list[int]) -> int:
         """Of a kernel between autograd's ops: the earliest partner of what it reads.
@@ -192,13 +188,6 @@ class _Converter:
             if each.name in self.parameter_of:
                 return self.parameter_of[each.name].rpartition(".")[0]
         return ""
-
-    def _placeholders(self) -> dict[str, str]:
-        """The parameter of each placeholder of a parameter."""
-        nodes = [node for node in self.place if node.op == "placeholder"]
-        return {
-            node.name: name for node, name in zip(nodes, self.trace.parameter_names, strict=False)
-        }
 
     def _count_state(self) -> tuple[list[float], list[float]]:
         """Parameters go to the first op that reads them, optimiser state to the update.
@@ -320,9 +309,7 @@ class _Converter:
         if not self.trace.tied:
             return {}
         found: dict[str, list[Node]] = {name: [] for names in self.trace.tied for name in names}
-        output = next(node for node in reversed(self.place) if node.op == "output")
-        _, *gradients = pytree.tree_leaves(output.args)
-        for name, gradient in zip(self.trace.gradient_names, gradients, strict=True):
+        for name, gradient in zip(self.trace.gradient_names, self.trace.returned[1:], strict=True):
             if name in found:
                 found[name].append(gradient)
         return found

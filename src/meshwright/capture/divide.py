@@ -22,14 +22,11 @@ def divide_convolutions(graph: Graph) -> list[int]:
     Returns the places, among the nodes as they were, of those that are two nodes now.
     """
     nodes = list(graph.nodes)
-    found = [place for place, node in enumerate(nodes) if _has_both(node)]
+    calls = [(place, node) for place, node in enumerate(nodes) if node.target is _BACKWARD]
+    found = [place for place, node in calls if all(_mask(node)[:2])]
     for place in found:
         _divide(nodes[place])
     return found
-
-
-def _has_both(node: Node) -> bool:
-    return node.target is _BACKWARD and all(_mask(node)[:2])
 
 
 def _mask(node: Node) -> list[bool]:

@@ -8,22 +8,27 @@ large as its scores, and a slower kernel. A step that is captured is one whose s
 import contextlib
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 _MASKS = "transformers.masking_utils"
 _PACKING = "find_packed_sequence_indices"
 
 
-@contextlib.contextmanager
-def eager_branches() -> Iterator[None]:
+def eager_branches() -> AbstractContextManager[None]:
     """While this holds, transformers takes samples for whole sequences."""
-    masks: Any = sys.modules.get(_MASKS)
-    found = getattr(masks, _PACKING, None)
-    if found is None:
-        yield
-        return
-    setattr(masks, _PACKING, lambda *_, **__: None)
+    masks = sys.modules.get(_MASKS)
+    if not hasattr(masks, _PACKING):
+        return contextlib.nullcontext()
+    return replaced(masks, _PACKING, lambda *_, **__: None)
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """While this holds, an attribute of a library's module or class has another value."""
+    found = getattr(owner, name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        setattr(masks, _PACKING, found)
+        setattr(owner, name, found)

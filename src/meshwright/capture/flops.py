@@ -30,16 +30,14 @@ def count_flops(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made
 
 def _attention(query: Any, key: Any, value: Any, *_: object, made: object) -> float:  # noqa: ARG001
     """Scores (queries x keys x width) and their product with the values, every pair counted."""
-    heads, queries, width = math.prod(query.shape[:-2]), query.shape[-2], query.shape[-1]
-    return float(2 * heads * queries * key.shape[-2] * (width + value.shape[-1]))
+    pairs = query.shape[:-1].numel() * key.shape[-2]
+    return float(2 * pairs * (query.shape[-1] + value.shape[-1]))
 
 
-def _attention_backward(
-    gradient: Any, query: Any, key: Any, value: Any, *_: object, made: object  # noqa: ARG001
-) -> float:  # fmt: skip
+def _attention_backward(_: object, query: Any, *rest: Any, made: object) -> float:
     """The scores once more, and two products for each of the two of forward."""
-    heads, queries, width = math.prod(query.shape[:-2]), query.shape[-2], query.shape[-1]
-    return float(2 * heads * queries * key.shape[-2] * (3 * width + 2 * value.shape[-1]))
+    scores = 2 * query.numel() * rest[0].shape[-2]
+    return float(scores + 2 * _attention(query, *rest, made=made))
 
 
 def _convolution_backward(*args: Any, made: Any) -> float:

@@ -5,7 +5,6 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from meshwright.capture.torch_private import pytree
 from meshwright.errors import InputError
@@ -41,23 +40,6 @@ def open_dataclasses(inputs: Any) -> None:
                     f"field {hidden[0]} is not among them; give tensors, tuples or mappings"
                 )
             pytree.register_dataclass(kind)
-
-
-def find_batch(
-    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], batch: int | None
-) -> int:
-    """The samples in the inputs: `batch`, or the first dimension of the first tensor."""
-    tensors = [
-        leaf
-        for leaf in pytree.tree_leaves((list(args), dict(kwargs)))
-        if isinstance(leaf, torch.Tensor) and leaf.dim() > 0
-    ]
-    if not tensors:
-        raise InputError(f"model {type(model).__name__}: must have a tensor among its inputs")
-    size = int(tensors[0].shape[0]) if batch is None else batch
-    if not any(tensor.shape[0] == size for tensor in tensors):
-        raise InputError(f"batch: must be the first dimension of an input, got {batch}")
-    return size
 
 
 def resize_inputs(

@@ -5,7 +5,7 @@ storage that an op writes in place is a new version of it: later readers wait fo
 """
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -194,6 +194,17 @@ def op_name(node: Node) -> str:
     return str(getattr(getattr(node.target, "_overloadpacket", None), "__name__", ""))
 
 
+def named_arguments(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by their names in the op's schema, without those left out."""
+    names = (each.name for each in target._schema.arguments)
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def arguments_of(node: Node) -> dict[str, Any]:
+    """The arguments of a node's call, by name."""
+    return named_arguments(node.target, node.args, node.kwargs)
+
+
 def counts_steps(node: Node) -> bool:
     """Whether it advances an optimiser's counter, which the fused update does for all at once."""
     counter = node.args[0] if node.args else None
@@ -253,24 +264,31 @@ def _backward_sizes(args: Any) -> list[float]:
 
 def _written(node: Node) -> list[torch.Tensor]:
     """The arguments that an op writes in place."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or not schema.is_mutable:
-        return []
-    written: list[torch.Tensor] = []
-    for position, argument in enumerate(schema.arguments):
-        # Fused optimisers may unscale gradients in place; without a scaler they do not.
-        if (
-            argument.alias_info is not None
-            and argument.alias_info.is_write
-            and (argument.name != "grads")
-        ):
-            given = node.kwargs.get(argument.name)
-            if position < len(node.args):
-                given = node.args[position]
-            for each in pytree.tree_leaves(given):
-                if isinstance(each, Node):
-                    written.extend(tensors_of(each.meta["val"]))
-    return written
+    found = written_arguments(node.target, node.args, node.kwargs)
+    # Fused optimisers may unscale gradients in place; without a scaler they do not.
+    leaves = pytree.tree_leaves([each for name, each in found.items() if name != "grads"])
+    nodes = [each for each in leaves if isinstance(each, Node)]
+    return [tensor for each in nodes for tensor in tensors_of(each.meta["val"])]
+
+
+def writes_argument(target: Any) -> bool:
+    """Whether an op writes into one of its arguments."""
+    schema = getattr(target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
+def written_arguments(
+    target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Those arguments of a call that the op writes in place, by name."""
+    if not writes_argument(target):
+        return {}
+    given = named_arguments(target, args, kwargs)
+    is_written = {
+        each.name: each.alias_info is not None and each.alias_info.is_write
+        for each in target._schema.arguments
+    }
+    return {name: each for name, each in given.items() if is_written[name]}
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:

@@ -7,6 +7,7 @@ process at a time: on a busy machine most runs are interrupted and the best are 
 those of the machine by itself. How far the usual run is from the best says how busy it was.
 """
 
+import itertools
 import os
 import platform
 import socket
@@ -120,7 +121,7 @@ def _torch_runs(threads: int) -> Runs:
     many, small = torch.ones(2 * NUM_TENSORS, NUM_ELEMENTS), torch.ones(SMALL, SMALL)
     aten: Any = torch.ops.aten
     weight = torch.ones(SMALL)
-    around = iter(_Around())
+    around = itertools.cycle(range(0, 2 * NUM_TENSORS, 2))
 
     def call() -> None:
         # One after another, as in a step: a kernel that is called in a loop finds its code cached.
@@ -147,7 +148,8 @@ def _torch_runs(threads: int) -> Runs:
 
 def _numpy_runs() -> Runs:
     single, small = np.ones((SIDE, SIDE), np.float32), np.ones((SMALL, SMALL), np.float32)
-    many, around = np.ones((2 * NUM_TENSORS, NUM_ELEMENTS), np.float32), iter(_Around())
+    many = np.ones((2 * NUM_TENSORS, NUM_ELEMENTS), np.float32)
+    around = itertools.cycle(range(0, 2 * NUM_TENSORS, 2))
 
     def add() -> None:
         one = next(around)
@@ -164,14 +166,6 @@ def _numpy_runs() -> Runs:
         "sum": (add, 3 * 4 * NUM_ELEMENTS),
         "call": (call, 4),
     }
-
-
-class _Around:
-    """Even numbers, around and around."""
-
-    def __iter__(self) -> Any:
-        while True:
-            yield from range(0, 2 * NUM_TENSORS, 2)
 
 
 def _time_loopback(clock: Clock) -> tuple[float, float]:

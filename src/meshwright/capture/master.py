@@ -7,8 +7,8 @@ developer guide, "Distributed Optimizer").
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -46,7 +46,9 @@ class MasterWeights(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for some in _divide([each for each in group["params"] if each.grad is not None]):
+            parameters = [each for each in group["params"] if each.grad is not None]
+            # Those whose gradients are in fp32 at the same time.
+            for some in divide_by_size(parameters, Tensor.numel, _MOST_NUMBERS):
                 self._update(group, some)
         return loss
 
@@ -83,15 +85,20 @@ class MasterWeights(Optimizer):
                     self.state[each][key] = value.detach().to(each.device, copy=True)
 
 
-def _divide(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Those whose gradients are in fp32 at the same time."""
-    some: list[Tensor] = []
+Item = TypeVar("Item")
+
+
+def divide_by_size(
+    items: Iterable[Item], size_of: Callable[[Item], int], most: int
+) -> Iterator[list[Item]]:
+    """Items in a row that are together no larger than `most`, unless one is by itself."""
+    some: list[Item] = []
     total = 0
-    for each in parameters:
-        if some and total + each.numel() > _MOST_NUMBERS:
+    for each in items:
+        if some and total + size_of(each) > most:
             yield some
             some, total = [], 0
         some.append(each)
-        total += each.numel()
+        total += size_of(each)
     if some:
         yield some

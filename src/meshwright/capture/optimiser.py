@@ -19,12 +19,31 @@ from meshwright.errors import InputError
 
 
 class Optimiser(StrEnum):
-    """Those with fused kernels."""
+    """Those with fused kernels, and what they keep for each parameter, as `Stepped` has it."""
 
     SGD = "sgd"
     MOMENTUM = "momentum"
     ADAM = "adam"
     ADAMW = "adamw"
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The tensors that it keeps for each parameter."""
+        if self is Optimiser.SGD:
+            return ()
+        if self is Optimiser.MOMENTUM:
+            return ("momentum_buffer",)
+        return ("exp_avg", "exp_avg_sq", "step")
+
+    @property
+    def scalars(self) -> frozenset[str]:
+        """Those of them that are one number."""
+        return frozenset({"step"})
+
+    @property
+    def wide(self) -> frozenset[str]:
+        """None of them is in fp32 where the parameter has 16 bits."""
+        return frozenset()
 
 
 AnyOptimiser = Optimiser | Stepped
@@ -69,27 +88,6 @@ EPSILON = 1e-8
 """The defaults of torch.optim, which change no cost."""
 WEIGHT_DECAY = 1e-2
 """The default of torch.optim.AdamW."""
-
-
-def state_names(optimizer: AnyOptimiser) -> tuple[str, ...]:
-    """The tensors that an optimiser keeps for each parameter."""
-    if isinstance(optimizer, Stepped):
-        return optimizer.states
-    if optimizer is Optimiser.SGD:
-        return ()
-    if optimizer is Optimiser.MOMENTUM:
-        return ("momentum_buffer",)
-    return ("exp_avg", "exp_avg_sq", "step")
-
-
-def scalar_names(optimizer: AnyOptimiser) -> frozenset[str]:
-    """Those of them that are one number, whatever the parameter."""
-    return optimizer.scalars if isinstance(optimizer, Stepped) else frozenset({"step"})
-
-
-def wide_names(optimizer: AnyOptimiser) -> frozenset[str]:
-    """Those of them that are in fp32 where the parameter has 16 bits."""
-    return optimizer.wide if isinstance(optimizer, Stepped) else frozenset()
 
 
 def update_parameter(

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from torch.fx import Graph, Node
 
+from meshwright.capture.ledger import writes_argument
+
 _NUMBER = re.compile(r"_\d+$")
 
 
@@ -36,14 +38,11 @@ def _formulas(nodes: Sequence[Node]) -> Iterator[Sequence[Node]]:
         if stop < len(nodes) and nodes[stop].meta.get("seq_nr", -1) == number:
             continue
         run = nodes[start:stop]
-        if number >= 0 and len(run) > 2 and not any(map(_writes, run)):
+        calls = (each.op == "call_function" for each in run)
+        is_pure = all(calls) and not any(writes_argument(each.target) for each in run)
+        if number >= 0 and len(run) > 2 and is_pure:
             yield run
         start = stop
-
-
-def _writes(node: Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return node.op != "call_function" or bool(schema is not None and schema.is_mutable)
 
 
 def _order_before(node: Node, ordered: list[Node]) -> None:

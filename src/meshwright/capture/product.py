@@ -114,14 +114,6 @@ def _scattered(args: tuple[Any, ...], made: Any) -> Product:
     return Product(float(made.numel()), 1.0, gradients * (gradients / made.numel()), 1.0, 0.0)
 
 
-def _attention(args: tuple[Any, ...], _: Any) -> Product:
-    return _attended(*args[:3])
-
-
-def _attention_backward(args: tuple[Any, ...], _: Any) -> Product:
-    return _attended(*args[1:4])
-
-
 def _attended(query: Any, key: Any, value: Any) -> Product:
     count = math.prod(query.shape[:-2])
     width = (query.shape[-1] + value.shape[-1]) / 2
@@ -155,6 +147,6 @@ _FORMULAS: dict[Any, Callable[[tuple[Any, ...], Any], Product]] = {
     aten.native_layer_norm_backward: lambda args, _: _normalised_rows(args[1], args[2]),
     aten.native_batch_norm: lambda args, _: _normalised(args[0]),
     aten.native_batch_norm_backward: lambda args, _: _normalised(args[1]),
-    torch.ops.meshwright.attention: _attention,
-    torch.ops.meshwright.attention_backward: _attention_backward,
+    torch.ops.meshwright.attention: lambda args, _: _attended(*args[:3]),
+    torch.ops.meshwright.attention_backward: lambda args, _: _attended(*args[1:4]),
 }

@@ -74,7 +74,9 @@ class Recall:
             return _taken(func(*args, **kwargs))
         if is_new:
             made = func(*args, **kwargs)
-            self._known[key] = _describe(func, made, given, key[2:] == _again(args, kwargs))
+            self._known[key] = _describe(
+                func, made, given, key[2:] == (_look(args, []), _look(kwargs, []))
+            )
             return _taken(made)
         known = self._known[key]
         if known is None:
@@ -120,10 +122,6 @@ def _look(value: Any, given: list[FakeTensor]) -> Any:
     if isinstance(value, tuple | list):
         return kind, *(_look(each, given) for each in value)
     return kind, value
-
-
-def _again(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
-    return _look(args, []), _look(kwargs, [])
 
 
 def _describe(

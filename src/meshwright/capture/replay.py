@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from meshwright.capture.call import rebuild_call
+from meshwright.capture.call import in_tf32, rebuild_call
 
 _UPDATE_BYTES = 256 << 20
 _MOST_COPIES = 256
@@ -28,15 +28,8 @@ class Replay:
 @contextlib.contextmanager
 def replayed(text: str, device: torch.device) -> Iterator[Replay]:
     """Prepare a described call; torch's TF32 settings are as in the call while this holds."""
-    document = json.loads(text)
-    is_tf32 = bool(document.get("tf32"))
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32, cudnn.allow_tf32 = is_tf32, is_tf32
-    try:
+    with in_tf32("tf32" in json.loads(text)):
         yield _prepare(text, device)
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 def _prepare(text: str, device: torch.device) -> Replay:
@@ -58,10 +51,6 @@ def _update(target: Any, args: list[Any], kwargs: dict[str, Any]) -> Replay:
     copies = max(1, min(_MOST_COPIES, math.ceil(_UPDATE_BYTES / max(size, 1))))
     many = [[each.abs() for each in group for _ in range(copies)] for group in args]
     return Replay(lambda: target(*many, **kwargs), copies)
-
-
-def _attention(args: list[Any]) -> Callable[[], object]:
-    return lambda: _attend(*args)
 
 
 def _attention_backward(args: list[Any]) -> Callable[[], object]:
@@ -113,7 +102,7 @@ def _backward(
 
 
 _SPECIAL: dict[str, Callable[[list[Any]], Callable[[], object]]] = {
-    "attention": _attention,
+    "attention": lambda args: lambda: _attend(*args),
     "attention_backward": _attention_backward,
     "native_batch_norm": _batch_norm,
     "native_batch_norm_backward": _batch_norm_backward,

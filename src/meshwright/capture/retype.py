@@ -1,12 +1,10 @@
 """What kernels of GPUs make in another type than those of CPUs, as which every step is traced."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Node
 
 from meshwright.capture.ledger import op_name, storage_of
 from meshwright.capture.torch_private import pytree
@@ -21,9 +19,11 @@ def retype_for_gpu(trace: Trace) -> Trace:
     """Give the values of a trace the types that they have on GPUs; the trace as it is then."""
     nodes = list(trace.graph.nodes)
     retyped: dict[int, Tensor] = {}
-    for value in _statistics(nodes):
-        if value.dtype in (torch.bfloat16, torch.float16):
-            retyped[storage_of(value)] = value.float()
+    for node in nodes:
+        for place in _STATISTICS.get(op_name(node), ()):
+            value = node.meta["val"][place]
+            if value.dtype in (torch.bfloat16, torch.float16):
+                retyped[storage_of(value)] = value.float()
 
     def change(value: Any) -> Any:
         found = retyped.get(storage_of(value)) if isinstance(value, Tensor) else None
@@ -35,9 +35,3 @@ def retype_for_gpu(trace: Trace) -> Trace:
         if "val" in node.meta:
             node.meta["val"] = pytree.tree_map(change, node.meta["val"])
     return replace(trace) if retyped else trace  # what was read of the other does not hold
-
-
-def _statistics(nodes: list[Node]) -> Iterator[Tensor]:
-    for node in nodes:
-        for place in _STATISTICS.get(op_name(node), ()):
-            yield node.meta["val"][place]

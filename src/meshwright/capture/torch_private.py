@@ -14,19 +14,23 @@ from meshwright.argument import need_type
 from meshwright.errors import InputError
 
 try:
-    from torch._ops import OpOverload
+    import torch.utils._pytree
+    from torch._ops import OpOverload as OpOverload
     from torch._subclasses.fake_tensor import (
-        DataDependentOutputException,
-        DynamicOutputShapeException,
-        FakeTensor,
-        FakeTensorMode,
+        DataDependentOutputException as DataDependentOutputException,
     )
-    from torch.fx.experimental.proxy_tensor import snapshot_fake
-    from torch.nn.utils.stateless import _reparametrize_module as reparametrized
-    from torch.utils import _pytree as pytree
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._python_dispatch import _disable_current_modes as without_modes
+    from torch._subclasses.fake_tensor import (
+        DynamicOutputShapeException as DynamicOutputShapeException,
+    )
+    from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+    from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import snapshot_fake as snapshot_fake
+    from torch.nn.utils.stateless import _reparametrize_module
+    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+    from torch.utils._python_dispatch import _disable_current_modes
 
+    pytree = torch.utils._pytree
+    reparametrized, without_modes = _reparametrize_module, _disable_current_modes
     DispatchKey = torch._C.DispatchKey
     scoped_library = torch.library._scoped_library
     find_registrations = torch._C._dispatch_get_registrations_for_dispatch_key
@@ -38,54 +42,15 @@ try:
     negated_view = torch._neg_view
     sequence_number = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
     choose_attention = torch._fused_sdp_choice
-    update_sgd, update_adam, update_adamw = (
-        torch._fused_sgd_,
-        torch._fused_adam_,
-        torch._fused_adamw_,
-    )
-    add_each, multiply_each, norm_each = (
-        torch._foreach_add_,
-        torch._foreach_mul_,
-        torch._foreach_norm,
-    )
+    update_sgd = torch._fused_sgd_
+    update_adam, update_adamw = torch._fused_adam_, torch._fused_adamw_
+    add_each, multiply_each = torch._foreach_add_, torch._foreach_mul_
+    norm_each = torch._foreach_norm
 except (ImportError, AttributeError) as error:
     raise InputError(
         f"torch {torch.__version__}: must have the parts that Meshwright takes, but {error}; "
         f"install one of the releases that pyproject.toml names"
     ) from error
-
-__all__ = [
-    "DataDependentOutputException",
-    "DispatchKey",
-    "DynamicOutputShapeException",
-    "FakeTensor",
-    "FakeTensorMode",
-    "OpOverload",
-    "TorchDispatchMode",
-    "add_each",
-    "choose_attention",
-    "clear_workspaces",
-    "find_registrations",
-    "forbid_data",
-    "make_subclass",
-    "multiply_each",
-    "negated_view",
-    "norm_each",
-    "pytree",
-    "reparametrized",
-    "scoped_library",
-    "sequence_number",
-    "snapshot_fake",
-    "swap_tensor_impl",
-    "uncompiled",
-    "update_adam",
-    "update_adamw",
-    "update_sgd",
-    "without_dispatch",
-    "without_key",
-    "without_modes",
-    "without_torch_function",
-]
 
 
 def without_key(name: str) -> torch._C._ExcludeDispatchKeyGuard:

@@ -24,18 +24,9 @@ from meshwright.capture.explain import explained
 from meshwright.capture.fake import StepMode
 from meshwright.capture.inference import find_outputs, in_eval_mode
 from meshwright.capture.ledger import Ledger, read_nodes
-from meshwright.capture.optimiser import (
-    AnyOptimiser,
-    scalar_names,
-    state_names,
-    update_parameter,
-    wide_names,
-)
+from meshwright.capture.optimiser import AnyOptimiser, update_parameter
 from meshwright.capture.order import order_arguments
-from meshwright.capture.torch_private import (
-    pytree,
-    reparametrized,
-)
+from meshwright.capture.torch_private import pytree, reparametrized
 from meshwright.capture.tracer import Tracer
 from meshwright.errors import InputError
 
@@ -73,6 +64,19 @@ class Trace:
     def is_inference(self) -> bool:
         """Whether it is a model's outputs alone."""
         return not self.gradient_names
+
+    @property
+    def start(self) -> dict[str, Node]:
+        """The placeholders, by the names of what they hold; inputs are "input 0", ..."""
+        names = [*self.parameter_names, *self.buffer_names, *self.state_names]
+        names += [f"input {number}" for number in range(self.num_inputs)]
+        return dict(zip(names, self.graph.find_nodes(op="placeholder"), strict=True))
+
+    @property
+    def returned(self) -> list[Node]:
+        """The nodes of what it returns."""
+        made: Any = self.graph.output_node().args[0]
+        return list(made)
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -126,11 +130,11 @@ def trace_step(
         parameter_names=tuple(step.parameters),
         buffer_names=tuple(step.buffers),
         gradient_names=tuple(step.gradient_names),
-        state_names=tuple(f"{name}.{kind}" for name in step.trained for kind in step.state_names),
-        scalar_names=step.scalar_names,
+        state_names=tuple(f"{name}.{kind}" for name in step.trained for kind in optimizer.states),
+        scalar_names=optimizer.scalars,
         num_inputs=len(step.tensors),
-        num_forward=step.num_forward + _num_before(divided, step.num_forward),
-        num_backward=step.num_backward + _num_before(divided, step.num_backward),
+        num_forward=step.num_forward + sum(each < step.num_forward for each in divided),
+        num_backward=step.num_backward + sum(each < step.num_backward for each in divided),
         tied=step.tied,
     )
 
@@ -149,38 +153,33 @@ def find_copies(model: nn.Module) -> tuple[dict[str, nn.Parameter], tuple[tuple[
     return found, tuple(tuple(each) for each in names.values() if len(each) > 1)
 
 
+@dataclass(eq=False)
 class _StepTrace:
     """The step as a function of every tensor it starts from, and what is noticed as it runs."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        loss: Loss | None,
-        optimizer: AnyOptimiser,
-        autocast: torch.dtype | None,
-        untie: bool,
-        channels_last: Collection[str],
-        inference: bool,
-    ) -> None:
-        self.model, self.loss, self.autocast, self.untie = model, loss, autocast, untie
-        self.optimizer, self.state_names = optimizer, state_names(optimizer)
-        self.scalar_names, self.wide_names = scalar_names(optimizer), wide_names(optimizer)
+    model: nn.Module
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    loss: Loss | None
+    optimizer: AnyOptimiser
+    autocast: torch.dtype | None
+    untie: bool
+    channels_last: Collection[str]
+    is_inference: bool
+
+    def __post_init__(self) -> None:
         self.tied: tuple[tuple[str, ...], ...] = ()
-        self.parameters = dict(model.named_parameters())  # tied ones once
-        if untie:
-            self.parameters, self.tied = find_copies(model)
+        self.parameters = dict(self.model.named_parameters())  # tied ones once
+        if self.untie:
+            self.parameters, self.tied = find_copies(self.model)
         self.strides = {
-            name: channels_last_strides(each) if name in channels_last else each.stride()
+            name: channels_last_strides(each) if name in self.channels_last else each.stride()
             for name, each in self.parameters.items()
         }
-        self.buffers = dict(model.named_buffers())
-        self.is_inference = inference
-        self.trained = [
-            name for name, each in self.parameters.items() if each.requires_grad and not inference
-        ]
-        self.leaves, self.structure = pytree.tree_flatten((list(args), dict(kwargs)))
+        self.buffers = dict(self.model.named_buffers())
+        trained = {} if self.is_inference else self.parameters
+        self.trained = [name for name, each in trained.items() if each.requires_grad]
+        self.leaves, self.structure = pytree.tree_flatten((list(self.args), dict(self.kwargs)))
         self.tensors = [each for each in self.leaves if isinstance(each, torch.Tensor)]
         self.gradient_names: list[str] = []
         self.num_forward = self.num_backward = 0
@@ -188,7 +187,9 @@ class _StepTrace:
     def fake_start(self, mode: StepMode) -> list[torch.Tensor]:
         """Fake tensors for parameters, buffers, optimiser state and inputs."""
         states = (
-            self._fake_state(mode, name, kind) for name in self.trained for kind in self.state_names
+            self._fake_state(mode, name, kind)
+            for name in self.trained
+            for kind in self.optimizer.states
         )
         return [
             *(
@@ -201,10 +202,10 @@ class _StepTrace:
         ]
 
     def _fake_state(self, mode: StepMode, name: str, kind: str) -> torch.Tensor:
-        if kind in self.scalar_names:
+        if kind in self.optimizer.scalars:
             return mode.lay((), (), torch.float32)
         parameter = self.parameters[name]
-        is_wide = kind in self.wide_names and parameter.dtype.itemsize == 2
+        is_wide = kind in self.optimizer.wide and parameter.dtype.itemsize == 2
         dtype = torch.float32 if is_wide else parameter.dtype
         return mode.lay(parameter.shape, self.strides[name], dtype)
 
@@ -213,7 +214,7 @@ class _StepTrace:
         rest = list(start)
         given = {name: rest.pop(0) for name in self.parameters}
         held = {name: rest.pop(0) for name in self.buffers}
-        state = {name: [rest.pop(0) for _ in self.state_names] for name in self.trained}
+        state = {name: [rest.pop(0) for _ in self.optimizer.states] for name in self.trained}
         leaf = {name: each.detach().requires_grad_(name in state) for name, each in given.items()}
         # Around backward, too: activation checkpointing runs modules again in it.
         with (
@@ -298,7 +299,8 @@ class _StepTrace:
         queue = iter(tensors)
         inputs = [next(queue) if isinstance(each, torch.Tensor) else each for each in self.leaves]
         args, kwargs = pytree.tree_unflatten(inputs, self.structure)
-        with _autocast(self.autocast):
+        dtype = self.autocast
+        with torch.autocast("cpu", dtype=dtype) if dtype else contextlib.nullcontext():
             return self.model(*args, **kwargs)
 
 
@@ -330,10 +332,6 @@ def _laid_out(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(parameter).copy_(gradient)
 
 
-def _num_before(places: Sequence[int], place: int) -> int:
-    return sum(each < place for each in places)
-
-
 def _order_by_reader(names: Sequence[str], nodes: Sequence[Node]) -> list[str]:
     """The parameters that are read, in the order of the first nodes that do."""
     place = {node: number for number, node in enumerate(nodes)}
@@ -343,10 +341,6 @@ def _order_by_reader(names: Sequence[str], nodes: Sequence[Node]) -> list[str]:
         for name, given in zip(names, nodes, strict=False)
     }
     return sorted((name for name in names if readers[name]), key=lambda name: min(readers[name]))
-
-
-def _autocast(dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
-    return torch.autocast("cpu", dtype=dtype) if dtype else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

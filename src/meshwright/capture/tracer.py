@@ -17,7 +17,6 @@ from torch.autograd.graph import Node as Derivative
 from torch.fx import Graph, Node
 from torch.fx.node import map_aggregate
 
-from meshwright.capture.certain import find_certain_truth
 from meshwright.capture.fake import StepMode
 from meshwright.capture.recall import Recall
 from meshwright.capture.torch_private import (
@@ -35,6 +34,17 @@ _VALUE = torch.ops.aten._local_scalar_dense.default
 _NODE = "_meshwright_node"
 """The attribute of a tensor that names what made it. Not a table of tensors, which would keep them
 alive: autograd copies what it saves if somebody else holds it."""
+_aten = torch.ops.aten
+UNIFORM = frozenset({_aten.rand.default})
+"""Ops that draw from [0, 1), of a shape that is their first argument."""
+_COMPARISONS: dict[object, Callable[[float, float], bool]] = {
+    _aten.lt.Scalar: operator.lt,
+    _aten.le.Scalar: operator.le,
+    _aten.gt.Scalar: operator.gt,
+    _aten.ge.Scalar: operator.ge,
+}
+_LEAST, _GREATEST = 0.0, 1.0 - 2.0**-53
+"""The greatest number below one that any floating-point type can draw."""
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -181,7 +191,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def numbered(self, loss: torch.Tensor) -> Iterator[None]:
         """While this holds, nodes of the loss's backward carry the numbers of their forward ops."""
         for each in _all_derivatives(loss):
-            each.register_prehook(self._enter_derivative(each._sequence_nr()))
+            enter = functools.partial(self._enter_derivative, each._sequence_nr())
+            each.register_prehook(enter)
             each.register_hook(self._leave_derivative)
         try:
             yield
@@ -189,11 +200,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._is_between = False
             self._derivatives.clear()
 
-    def _enter_derivative(self, number: int) -> Callable[..., None]:
-        def enter(*_: object) -> None:
-            self._derivatives.append(number)
-
-        return enter
+    def _enter_derivative(self, number: int, *_: object) -> None:
+        self._derivatives.append(number)
 
     def _leave_derivative(self, *_: object) -> None:
         self._derivatives.pop()
@@ -225,3 +233,22 @@ def _is_composite(func: OpOverload) -> bool:
 def _short_name(func: OpOverload) -> str:
     """The op's name without its overload's, as FX would write it."""
     return Graph()._target_to_str(func.overloadpacket.__name__)
+
+
+def find_certain_truth(node: Node) -> bool | None:
+    """Whether a comparison of a uniform draw with a number holds; None where the draw decides.
+
+    Models with layer drop (BART, OPT, Whisper) draw a number for each layer and skip the layer
+    where it is below a rate, which is zero by default: then no layer is ever skipped. A comparison
+    with a number is monotonic, so that its ends decide for all that lies between.
+    """
+    compare = _COMPARISONS.get(node.target)
+    if compare is None:
+        return None
+    drawn, limit = node.args[0], node.args[1]
+    if not isinstance(drawn, Node) or drawn.target not in UNIFORM:
+        return None
+    if not isinstance(limit, int | float):
+        return None
+    ends = {compare(_LEAST, limit), compare(_GREATEST, limit)}
+    return ends.pop() if len(ends) == 1 else None

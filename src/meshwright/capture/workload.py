@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import nn
 
-from meshwright.capture.inputs import find_batch, open_dataclasses, resize_inputs
+from meshwright.capture.inputs import open_dataclasses, resize_inputs
+from meshwright.capture.torch_private import pytree
 from meshwright.capture.trace import Loss
 from meshwright.errors import InputError
 
@@ -30,7 +32,15 @@ class Workload:
     @property
     def num_samples(self) -> int:
         """The samples in the inputs."""
-        return find_batch(self.model, self.args, self.kwargs, self.batch)
+        leaves = pytree.tree_leaves((list(self.args), dict(self.kwargs)))
+        tensors = [each for each in leaves if isinstance(each, torch.Tensor) and each.dim() > 0]
+        if not tensors:
+            name = type(self.model).__name__
+            raise InputError(f"model {name}: must have a tensor among its inputs")
+        size = int(tensors[0].shape[0]) if self.batch is None else self.batch
+        if not any(tensor.shape[0] == size for tensor in tensors):
+            raise InputError(f"batch: must be the first dimension of an input, got {self.batch}")
+        return size
 
     def at_batch(self, samples: int) -> "Workload":
         """The same step on that many samples: inputs whose first dimension is the batch change."""

@@ -141,27 +141,9 @@ def _sum(_: tuple[Any, ...], product: Product) -> float:
     return _SUM_BYTES * threads * product.columns * blocks
 
 
-def _softmax_backward(args: tuple[Any, ...], _: Product) -> float:
-    """The product of the result and its gradient."""
-    return float(args[0].numel() * args[0].element_size())
-
-
-def _roll(args: tuple[Any, ...], _: Product) -> float:
-    """One dimension is rolled after the other."""
-    return _softmax_backward(args, _) if len(args[1]) > 1 else 0.0
-
-
-def _layer_norm(args: tuple[Any, ...], _: Product) -> float:
-    return _copied(args[0])
-
-
-def _layer_norm_backward(args: tuple[Any, ...], _: Product) -> float:
-    return _copied(args[0]) + _copied(args[1])
-
-
 def _copied(values: Any) -> float:
     """What does not lie in order is copied first."""
-    return 0.0 if values.is_contiguous() else float(values.numel() * values.element_size())
+    return 0.0 if values.is_contiguous() else float(values.nbytes)
 
 
 def _embedding_backward(args: tuple[Any, ...], _: Product) -> float:
@@ -223,10 +205,12 @@ _FORMULAS: dict[Any, Callable[[tuple[Any, ...], Product], float]] = {
     aten.convolution: _convolution,
     aten.convolution_backward: _convolution_backward,
     aten.sum: _sum,
-    aten._softmax_backward_data: _softmax_backward,
-    aten.roll: _roll,
-    aten.native_layer_norm: _layer_norm,
-    aten.native_layer_norm_backward: _layer_norm_backward,
+    # The product of the result and its gradient.
+    aten._softmax_backward_data: lambda args, _: float(args[0].nbytes),
+    # One dimension is rolled after the other.
+    aten.roll: lambda args, _: float(args[0].nbytes) if len(args[1]) > 1 else 0.0,
+    aten.native_layer_norm: lambda args, _: _copied(args[0]),
+    aten.native_layer_norm_backward: lambda args, _: _copied(args[0]) + _copied(args[1]),
     aten.embedding_dense_backward: _embedding_backward,
     torch.ops.meshwright.attention: _attention,
     torch.ops.meshwright.attention_backward: _attention_backward,

@@ -12,7 +12,7 @@ from meshwright.message import say
 from meshwright.units import format_number, format_seconds
 
 if TYPE_CHECKING:
-    from meshwright.execute.entry import Callback, Entry
+    from meshwright.execute.log import Callback, Entry
 
 SECONDS_BETWEEN_LINES = 5.0
 SECONDS_BETWEEN_STEPS = 0.1

@@ -18,7 +18,6 @@ import torch
 from torch.fx import Node
 
 from meshwright.capture.fake import StepMode
-from meshwright.capture.ledger import Kernel
 from meshwright.capture.stride import effective_strides
 from meshwright.capture.torch_private import FakeTensorMode, pytree
 from meshwright.capture.trace import Trace
@@ -154,18 +153,14 @@ def _check_kernels(two: Trace, one: Trace) -> None:
 
     Torch has no other ops in a trace; it decides whether to copy in what runs them.
     """
-    kernels, expected = one.ledger.kernels, two.ledger.kernels
-    for kernel, other in zip(kernels, expected, strict=True):
-        assert _describe(kernel) == _describe(other), kernel.node.name
-
-
-def _describe(kernel: Kernel) -> tuple[str, dict[str, int], list[int]]:
-    return kernel.node.name, kernel.reads, kernel.made
+    for kernel, other in zip(one.ledger.kernels, two.ledger.kernels, strict=True):
+        is_same = (kernel.reads, kernel.made) == (other.reads, other.made)
+        assert kernel.node.name == other.node.name and is_same, kernel.node.name
 
 
 def _check_gradients(two: Trace, one: Trace) -> None:
     """Refuse gradients that lie otherwise: fused updates rely on it, and replicas add them up."""
-    for node, other in zip(_gradients(one), _gradients(two), strict=True):
+    for node, other in zip(one.returned[1:], two.returned[1:], strict=True):
         found, expected = node.meta["val"], other.meta["val"]
         if found.shape != expected.shape or effective_strides(found) != effective_strides(expected):
             raise InputError(
@@ -173,9 +168,3 @@ def _check_gradients(two: Trace, one: Trace) -> None:
                 f"{tuple(found.shape)} with strides {found.stride()} and "
                 f"{tuple(expected.shape)} with {expected.stride()}; {_ADVICE}"
             )
-
-
-def _gradients(trace: Trace) -> list[Node]:
-    output = next(node for node in trace.graph.nodes if node.op == "output")
-    _, *gradients = pytree.tree_leaves(output.args)
-    return gradients

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.fx import Node
 
-from meshwright.capture.ledger import Kernel, op_name
+from meshwright.capture.ledger import Kernel, arguments_of, op_name
 from meshwright.capture.torch_private import OpOverload
 from meshwright.errors import InputError, quoted
 from meshwright.execute.lookup import Lookup
@@ -143,12 +143,8 @@ def _dims(node: Node) -> list[int]:
 
 def _argument(node: Node, names: Sequence[str]) -> Any:
     """What an op is given under one of these names; None: nothing."""
-    schema = node.target._schema  # type: ignore[union-attr]
-    for position, argument in enumerate(schema.arguments):
-        if argument.name in names:
-            given = node.kwargs.get(argument.name)
-            return node.args[position] if position < len(node.args) else given
-    return None
+    given = arguments_of(node)
+    return next((given[name] for name in names if name in given), None)
 
 
 def _is_training(node: Node) -> bool:

@@ -14,11 +14,6 @@ from meshwright.errors import InputError, quoted
 from meshwright.execute.traced import ARRIVED, Layout
 
 
-def has_arrived(layout: Layout) -> bool:
-    """Whether a tensor has such rows."""
-    return ARRIVED in layout.shape
-
-
 def check_rows(kernel: Kernel, layout: Layout) -> None:
     """Refuse an op of which such rows are part of another number."""
     others = [size for size in layout.shape if size != ARRIVED]

@@ -237,13 +237,10 @@ class _PartBinder:
                 waits += awaited
             else:
                 items.append(self._start(instruction, awaited))
-            if k in self.starts:
-                if run:
-                    items.append(self._segment(run, waits))
-                    run, waits = [], ()
-                items += [self._start(each) for each in self.starts[k]]
-        if run:
-            items.append(self._segment(run, waits))
+            if run and (k in self.starts or k == len(self.order) - 1):
+                items.append(self._segment(run, waits))
+                run, waits = [], ()
+            items += [self._start(each) for each in self.starts.get(k, ())]
         return items
 
     def _must_cut(self, first: int, place: int) -> bool:
@@ -312,9 +309,6 @@ class _PartBinder:
                 segment=None,
                 instructions=tuple(run),
                 microbatch=int(self.rows["microbatch"][run[0]]),
-                inputs=(),
-                outputs=(),
-                sums=(),
                 waits=waits,
             )
         return bind_segment(self.lookup, self.here, run, waits)

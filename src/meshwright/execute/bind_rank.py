@@ -1,8 +1,4 @@
-"""Binds a lowered plan to one rank: the traced steps as it runs them, and what it runs of them.
-
-`ExpandedSteps` are the traced steps of an expansion on one rank: like `PlannedSteps`, but of what
-it really runs.
-"""
+"""Binds a lowered plan to one rank: the traced steps as it runs them, and what it runs of them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,6 +15,7 @@ from meshwright.execute.member import CUT, ROWS
 from meshwright.execute.rebuild.rebuild import find_cuts, rebuild
 from meshwright.execute.rebuild.ring import KEYS
 from meshwright.execute.rebuild.shares import RankShares
+from meshwright.execute.settings import Settings
 from meshwright.execute.shard import Share
 from meshwright.execute.steps import PlannedSteps, TracedSteps
 from meshwright.execute.traced import TracedStep
@@ -26,24 +23,24 @@ from meshwright.graph.stack.find import find_tokens
 
 
 def bind_rank(
-    lowered: Lowered,
-    planned: PlannedSteps,
-    device: int,
-    *,
-    is_mean: bool = True,
-    is_scaled: bool = False,
+    lowered: Lowered, planned: PlannedSteps, device: int, settings: Settings
 ) -> tuple[TracedSteps, RankPart]:
     """The steps as the rank of a device runs them, and what it runs of them."""
     steps: TracedSteps = planned
     if not lowered.plan.is_plain or lowered.expansion.graph is not lowered.graph:
         steps = ExpandedSteps(planned, lowered, device)
-    lookup = Lookup(lowered=lowered, steps=steps, is_mean=is_mean, is_scaled=is_scaled)
+    lookup = Lookup(
+        lowered=lowered,
+        steps=steps,
+        is_mean=settings.is_mean,
+        is_scaled=settings.loss_scale is not None,
+    )
     check_sums(lookup, lowered.partial)
     return steps, bind_part(lookup, device)
 
 
 class ExpandedSteps(TracedSteps):
-    """Traced steps by their number of samples; those that are missing are built."""
+    """Traced steps of what a rank really runs of an expansion; those that are missing are built."""
 
     def __init__(self, planned: PlannedSteps, lowered: Lowered, device: int) -> None:
         """`device`: the number of the device that this rank runs."""
@@ -92,9 +89,5 @@ class ExpandedSteps(TracedSteps):
         """What of the state the rank holds a shard of only, by name."""
         return self.rank_shares.shares(self.planned.any())
 
-    def other(self, samples: int) -> TracedStep:
-        """One at another number of samples, to see what grows."""
-        for count, step in self._made.items():
-            if count != samples:
-                return step
-        return self[self.planned.other(samples).samples]
+    def _find_other(self, samples: int) -> int:
+        return self.planned.other(samples).samples

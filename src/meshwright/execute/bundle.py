@@ -61,13 +61,6 @@ class Opener:
         self.known: dict[tuple[tuple[int, ...], int], Any] = {}
         self.order_of: dict[tuple[int, frozenset[int]], tuple[int, ...]] = {}
 
-    @property
-    def opened(self) -> list[Any]:
-        """All that were made, of which this rank is a member."""
-        return [
-            each for each in self.known.values() if each is not dist.GroupMember.NON_GROUP_MEMBER
-        ]
-
     def open_group(self, number: int, members: Sequence[int], lane: int) -> Bundle:
         """Of a group of the program; around a ring where rails are known.
 
@@ -97,7 +90,7 @@ class Opener:
     def _open_ring(self, ring: Ring, devices: Sequence[int]) -> Bundle:
         ranks = _in_order(self.rank_of[each] for each in devices)
         return Bundle(
-            groups={rail: self._open(ranks, rail) for rail, _ in ring.division},
+            groups={rail: self._make(ranks, ranks, rail) for rail, _ in ring.division},
             division=ring.division,
             ranks=ranks,
         )
@@ -124,11 +117,8 @@ class Opener:
             pair: Bundle(groups=groups, division=division) for pair, division in rails.pairs.items()
         }
 
-    def _open(self, ranks: tuple[int, ...], rail: int = _ANY) -> Any:
-        """A process group of these ranks, on a rail or wherever the environment says."""
-        return self._make(ranks, ranks, rail)
-
     def _make(self, key: tuple[int, ...], ranks: tuple[int, ...], rail: int) -> Any:
+        """A process group of these ranks, on a rail or wherever the environment says."""
         if (key, rail) not in self.known:
             names = {} if self.wiring is None else self.wiring.names
             with bound_to(names.get(rail)):

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import torch
-import torch.distributed as dist
 
 from meshwright.errors import InputError
 from meshwright.execute.finite import find_flaws, refuse_flaws
@@ -40,9 +39,9 @@ from meshwright.execute.manifest import (
     find_file_fault,
     read_manifest,
 )
-from meshwright.execute.message import gather, share
+from meshwright.execute.message import gather, own_place, share
 from meshwright.execute.piece import TensorHolding
-from meshwright.execute.progress import Progress, Unwatched
+from meshwright.execute.progress import NOBODY, Progress
 
 _NAME = re.compile(r"step-(\d{8,})")
 _PARTIAL = ".partial"
@@ -83,18 +82,19 @@ def save_checkpoint(
     `progress` is told what this rank does.
     """
     assert keep >= 1
-    progress = progress or Unwatched()
+    progress = progress or Progress()
     path = folder / f"step-{step:08d}"
     with _working(progress) as tick:
         flaws = find_flaws(state, unchecked, tick)
     refuse_flaws(step, flaws, ", so that no checkpoint is written")
     parts = name_parts(state, holdings)
     sizes = {key: each.num_bytes for key, each in parts.items()}
-    chosen = choose_parts(gather(sizes, dict[str, int]), _rank())
+    rank, _ = own_place()
+    chosen = choose_parts(gather(sizes, dict[str, int]), rank)
     own = {key: parts[key] for key in chosen}
     partial = path.with_name(_on_first_rank(lambda: _make_partial(path), path))
     with _working(progress) as tick:
-        written = write_parts(partial, _rank(), own, tick)
+        written = write_parts(partial, rank, own, tick)
     written_by = gather(written, Written)
     faults = [f"rank {rank}: {each.fault}" for rank, each in enumerate(written_by) if each.fault]
     if faults:
@@ -117,13 +117,13 @@ def find_checkpoint(
     A damaged one is named by `say` on the first rank, and the one before it is looked at. The
     ranks divide the reading of files among themselves.
     """
-    progress = progress or Unwatched()
+    progress = progress or Progress()
     names = share([path.name for _, path in reversed(_list_checkpoints(folder))], list[str])
     for name in names:
         found, fault = _examine(folder / name, progress)
         if found is not None:
             return found
-        if _rank() == 0:
+        if own_place()[0] == 0:
             say(f"checkpoint {folder / name}: {fault}; looking for an older one")
     if names:
         raise InputError(
@@ -146,7 +146,7 @@ def load_checkpoint(
     pieces were written.
     """
     path = checkpoint.path
-    with _working(progress or Unwatched()) as tick:
+    with _working(progress or Progress()) as tick:
         try:
             check_state(state, checkpoint.manifest.tensors, holdings)
             fill_parts(path, checkpoint.manifest.tensors, state, holdings, tick)
@@ -154,14 +154,10 @@ def load_checkpoint(
             raise InputError(f"checkpoint {path}: {error}") from None
 
 
-def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0
-
-
 @contextmanager
 def _working(progress: Progress) -> Iterator[Callable[[], None]]:
     """While this holds, this rank waits for nobody; what it yields tells that it goes on."""
-    waits_for, progress.waits_for = progress.waits_for, -1
+    waits_for, progress.waits_for = progress.waits_for, NOBODY
 
     def tick() -> None:
         progress.count += 1
@@ -176,7 +172,7 @@ def _on_first_rank(action: Callable[[], str], path: Path) -> str:
     """What the first rank's action returns, on all ranks, which go on when it is done or fail
     alike."""
     outcome, fault = "", ""
-    if _rank() == 0:
+    if own_place()[0] == 0:
         try:
             outcome = action()
         except OSError as error:
@@ -250,7 +246,7 @@ def _list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
 def _examine(path: Path, progress: Progress) -> tuple[Checkpoint | None, str]:
     """A checkpoint if it is intact, else its fault; the same on all ranks."""
     text, fault, refusal = b"", "", ""
-    if _rank() == 0:
+    if own_place()[0] == 0:
         try:
             text = read_manifest(path)
         except VersionError as error:
@@ -276,9 +272,9 @@ def _examine(path: Path, progress: Progress) -> tuple[Checkpoint | None, str]:
 
 def _check_files(path: Path, manifest: Manifest, progress: Progress) -> str:
     """The first fault of this rank's share of the files."""
-    num_ranks = dist.get_world_size() if dist.is_initialized() else 1
+    rank, num_ranks = own_place()
     with _working(progress) as tick:
-        for name in sorted(manifest.files)[_rank() :: num_ranks]:
+        for name in sorted(manifest.files)[rank::num_ranks]:
             fault = find_file_fault(path / name, manifest.files[name], tick)
             if fault:
                 return fault

@@ -13,13 +13,13 @@ import torch
 
 from meshwright.capture.torch_private import multiply_each, norm_each
 from meshwright.execute.cut.cut import Cut
-from meshwright.execute.item import Key, Piece, RankPart, RunSegment
+from meshwright.execute.item import Key, Piece, RankPart
 from meshwright.execute.message import gather
 from meshwright.execute.scale import LossScale
 from meshwright.execute.shard import Share
-from meshwright.execute.state import canonical_names
 from meshwright.execute.steps import TracedSteps
 from meshwright.execute.traced import Layout
+from meshwright.execute.trained import canonical_names
 from meshwright.execute.update import gradients, held_name, is_update, updated_name
 
 _SMALL = 1e-6
@@ -89,9 +89,9 @@ def make_clip(
     for name in sorted({name for each in held for name in each}):
         copies.setdefault(first.get(name, name), []).append(name)
     counted = {names[0] for names in copies.values()}  # of copies of tied weights one
-    counts = [
-        _share(each.name, own[each.name], held) if each.name in counted else 0.0 for each in read
-    ]
+    # What several ranks have the same of, each of them counts in part.
+    numbers = {name: sum(each.get(name) == own[name] for each in held) for name in own}
+    counts = [1.0 / numbers[each.name] if each.name in counted else 0.0 for each in read]
     counted_shares = torch.tensor(counts, dtype=torch.float64, device=device)
     return Clip(max_norm, tuple(each.key for each in read), counted_shares, loss_scale)
 
@@ -103,19 +103,12 @@ def _piece(share: Share | None, updated: Layout) -> str:
     return repr((share, updated))
 
 
-def _share(name: str, piece: str, held: Sequence[Mapping[str, str]]) -> float:
-    """One by the number of ranks that have the same."""
-    return 1.0 / sum(each.get(name) == piece for each in held)
-
-
 def _find_gradients(part: RankPart, steps: TracedSteps) -> list[_Gradient]:
     """What updates read that is no state."""
     found: list[_Gradient] = []
-    for item in part.items:
-        if not isinstance(item, RunSegment) or item.segment is None:
-            continue
-        keys = dict(zip(item.segment.inputs, item.inputs, strict=True))
-        for line in item.segment.lines:
+    for item, segment in part.segments:
+        keys = dict(zip(segment.inputs, item.inputs, strict=True))
+        for line in segment.lines:
             step = steps[line.samples]
             kernel = step.ledger.kernels[line.op]
             if not is_update(kernel):

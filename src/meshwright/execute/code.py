@@ -5,7 +5,7 @@ kernels as Python allows. The same function serves every microbatch. Knows nothi
 communication; what it is given and gives back are bases (see `meshwright.execute.traced`).
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import cached_property
 
 import torch
@@ -14,12 +14,13 @@ from torch.fx import Node
 from meshwright.capture.ledger import Kernel
 from meshwright.capture.torch_private import add_each
 from meshwright.execute.arrived import check_rows
-from meshwright.execute.compiled import FILE_NAME, Compiled, Extra, Function
+from meshwright.execute.compiled import FILE_NAME, Compiled, Extra, Function, RankState
 from meshwright.execute.draw import Draw, drawn_kernel, is_repeatable, seeded
 from meshwright.execute.item import OpLine, Segment
 from meshwright.execute.last_use import find_last_uses, made_name
-from meshwright.execute.region.compiler import compile_regions
-from meshwright.execute.region.recipe import SCALE, Compiler, Region, RegionFunction
+from meshwright.execute.region.again import find_again
+from meshwright.execute.region.find import find_stretches
+from meshwright.execute.region.recipe import SCALE, Compiler, Region, RegionFunction, write_regions
 from meshwright.execute.scope import CodeScope, OpCall
 from meshwright.execute.steps import TracedSteps
 from meshwright.execute.update import update_key
@@ -29,25 +30,38 @@ def compile_segment(
     segment: Segment,
     steps: TracedSteps,
     device: torch.device,
+    held: RankState,
     extra: Extra,
-    group_of: Mapping[str, int],
-    compiler: Compiler | None = None,
-    *,
-    has_rates: bool = False,
+    compiler: Compiler | None,
 ) -> Compiled:
     """The function of a segment; `steps` are the traced steps by samples.
 
-    `group_of`: the optimiser's group of each parameter; `has_rates`: whether learning rates are
-    tensors. `compiler`: it makes one function of each region of the segment; None: every op is a
-    call.
+    `held`: what it will be called with. `compiler`: it makes one function of each region of the
+    segment; None: every op is a call.
     """
     regions: list[tuple[Region, RegionFunction]] = []
     if compiler is not None and extra is not Extra.CHECKS:
-        regions = compile_regions(segment, steps, compiler)
-    scope = CodeScope(device, group_of, has_rates=has_rates, is_scaled=segment.is_scaled)
+        regions = _compile_regions(segment, steps, compiler)
+    scope = CodeScope(device, held, is_scaled=segment.is_scaled)
     writer = _SegmentWriter(segment, steps, scope, extra, regions)
     writer.write()
     return Compiled(writer.function(), tuple(writer.first_text), tuple(map(len, writer.runs)))
+
+
+def _compile_regions(
+    segment: Segment, steps: TracedSteps, compiler: Compiler
+) -> list[tuple[Region, RegionFunction]]:
+    """The regions of a segment and their functions; lines that are in none run as they are."""
+    stretches = find_stretches(segment, steps)
+    while True:
+        again = find_again(segment, steps, stretches)
+        regions = write_regions(segment, steps, stretches, again)
+        made = [(each, compiler(each.recipe)) for each in regions]
+        found = [(region, function) for region, function in made if function is not None]
+        if len(found) == len(stretches):
+            return found
+        # What is left reads and returns something else without those that were refused.
+        stretches = [region.lines for region, _ in found]
 
 
 class _SegmentWriter:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from meshwright.execute.holding import choose_parts, name_parts, name_type
-from meshwright.execute.message import gather, message_device
+from meshwright.execute.message import gather, message_device, own_place
 from meshwright.execute.piece import Box, TensorHolding, whole_box
 from meshwright.execute.tensor_file import find_type
 
@@ -25,7 +25,7 @@ def collect(
     """Every tensor of which ranks hold shards, whole and on the CPU; nothing on ranks other than
     the first."""
     parts = name_parts(state, holdings)
-    rank = dist.get_rank() if dist.is_initialized() else 0
+    rank, _ = own_place()
     sizes = gather({key: each.num_bytes for key, each in parts.items()}, dict[str, int])
     facts: dict[str, _Facts] = {
         key: (each.name, name_type(each.data.dtype), each.shape, each.box.offset, each.box.shape)

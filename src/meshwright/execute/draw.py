@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from meshwright.capture.attention import Kept, attend_dropping, attend_dropping_backward
+from meshwright.capture.attention_kernel import Attended
 from meshwright.capture.ledger import op_name
 from meshwright.execute.cut.around import Around
 from meshwright.execute.cut.cut import Cut
@@ -29,7 +30,7 @@ from meshwright.execute.random.attention import (
 from meshwright.execute.random.bits import KERNELS, WRITTEN, BitSource, limit
 from meshwright.execute.random.distribution import DISTRIBUTIONS, whole, whole_end
 from meshwright.execute.random.keys import sample_keys
-from meshwright.execute.sample import Growth, count_blocks, find_growth
+from meshwright.execute.sample import count_blocks, find_growth
 from meshwright.execute.shard import Share
 from meshwright.execute.traced import Layout, TracedStep
 
@@ -68,16 +69,10 @@ class Draw:
 
 def draws(node: Node) -> bool:
     """Whether a kernel draws random numbers, or uses again what another has drawn."""
+    args: Any = node.args
     is_attention = op_name(node) in ("attention", "attention_backward")
-    drops = is_attention and _dropout_of(node) > 0
+    drops = is_attention and args[-3] > 0  # dropout stands before the last two arguments
     return drops or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
-def _dropout_of(node: Node) -> float:
-    """Of an attention or its backward: dropout stands before the last two arguments."""
-    probability = node.args[-3]
-    assert isinstance(probability, float)
-    return probability
 
 
 def find_draws(one: TracedStep, two: TracedStep) -> dict[int, Draw]:
@@ -96,18 +91,14 @@ def find_draws(one: TracedStep, two: TracedStep) -> dict[int, Draw]:
             assert isinstance(made, Node)
             found[number] = found[one.ledger.kernel_of[made.name]]
             continue
-        growth = _growth(one, two, number)
+        values = [_drawn_value(step.ledger.kernels[number].node) for step in (one, two)]
+        small, large = (tuple(each.shape) for each in values)
+        growth = find_growth(small, large, values[0].stride(), one.samples, two.samples)
         times = 0 if growth is None else growth.times
         apart = blocks.get(kernel.made[0], 1) if times > 1 else 1
         along = None if growth is None else SampleDim(growth.dim, growth.times, apart)
         found[number] = Draw(number, along)
     return found
-
-
-def _growth(one: TracedStep, two: TracedStep, number: int) -> Growth | None:
-    values = [_drawn_value(step.ledger.kernels[number].node) for step in (one, two)]
-    small, large = (tuple(each.shape) for each in values)
-    return find_growth(small, large, tuple(values[0].stride()), one.samples, two.samples)
 
 
 def _drawn_value(node: Node) -> Tensor:
@@ -183,14 +174,7 @@ def draw_again(target: Any, draw: Draw, seed: int, step: int, args: Any, kwargs:
     is whole."""
     kernel = _find_kernel(_name(target))
     assert kernel is not None, "only what is repeatable is drawn again"
-
-    def keys(samples: int) -> Tensor:
-        return sample_keys(seed, step, draw.op, samples)
-
-    def make() -> Tensor:
-        made: Tensor = target(*args, **kwargs)
-        return made
-
+    keys, make = partial(sample_keys, seed, step, draw.op), partial(target, *args, **kwargs)
     return kernel(Drawing(draw.along, draw.parts, keys, KERNELS, make), *args)
 
 
@@ -209,12 +193,12 @@ class Drawing:
     is_fused: bool | None = None
     """As `Drawn` has it."""
 
-    def fuses(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+    def fuses(self, given: Attended) -> bool:
         """Whether attention drops whole samples' weights in one kernel with all else."""
         is_whole = not any(isinstance(each.cut, Cut) for each in self.parts)
         if not is_whole or self.along != SampleDim(0, 1, 1):
             return False
-        return may_fuse(query, key, value, mask) if self.is_fused is None else self.is_fused
+        return may_fuse(given) if self.is_fused is None else self.is_fused
 
     def fill(self, tensor: Tensor, method: str, *args: Any) -> Tensor:
         """Fill a tensor as one of its own methods does that draw."""
@@ -232,11 +216,18 @@ class Drawing:
 
     def mask(self, shape: Sequence[int], device: torch.device, share: float = 0.5) -> Tensor:
         """Numbers that are true with a probability."""
-        return self._draw(shape, device, partial(_drawn_mask, self.source, share))
+        return self._draw(
+            shape, device, lambda keys, rows, inner: self.source.mask(keys, rows, inner, share)
+        )
 
     def keep(self, shape: Sequence[int], dropout: float, device: torch.device) -> Kept:
         """Which numbers of a tensor of this shape are not dropped."""
         return Kept(self.mask(shape, device, 1 - dropout), _kept_scale(dropout))
+
+    def keep_weights(self, given: Attended, dropout: float) -> Kept:
+        """Which weights of attention are not dropped."""
+        shape = (*given.query.shape[:-1], given.key.shape[-2])
+        return self.keep(shape, dropout, given.query.device)
 
     def _draw(
         self,
@@ -277,10 +268,6 @@ def _bounds(dtype: torch.dtype, *given: int | None) -> tuple[int, int]:
     return low or 0, whole_end(dtype) if high is None else high
 
 
-def _drawn_mask(source: BitSource, share: float, keys: Tensor, rows: int, inner: int) -> Tensor:
-    return source.mask(keys, rows, inner, share)
-
-
 _Kernel = Callable[..., Any]
 """From a `Drawing` and the arguments of an op to its results."""
 
@@ -308,31 +295,30 @@ def _drop(
     return kept.of(values), kept.mask
 
 
-def _attend(drawing: Drawing, query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    value, mask, dropout, is_causal, scale = rest
-    if drawing.fuses(query, key, value, mask):
+def _attend(drawing: Drawing, *args: Any) -> tuple[Tensor, Tensor]:
+    query, key, value, mask, dropout, is_causal, scale = args
+    given = Attended(query, key, value, mask, is_causal, scale)
+    if drawing.fuses(given):
         made: tuple[Tensor, Tensor] = fused_attention(
             drawing.keys(len(query)), query, key, value, *_limits(dropout), is_causal, scale
         )
         return made
-    kept = drawing.keep((*query.shape[:-1], key.shape[-2]), dropout, query.device)
-    return attend_dropping(query, key, value, mask, kept, is_causal, scale)
+    return attend_dropping(given, drawing.keep_weights(given, dropout))
 
 
 def _attend_backward(
-    drawing: Drawing, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any
+    drawing: Drawing, gradient: Tensor, *args: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    made, log_sum, mask, dropout, is_causal, scale = rest
-    if drawing.fuses(query, key, value, mask):
+    query, key, value, made, log_sum, mask, dropout, is_causal, scale = args
+    given = Attended(query, key, value, mask, is_causal, scale)
+    if drawing.fuses(given):
         found: tuple[Tensor, Tensor, Tensor] = fused_attention_backward(
-            drawing.keys(len(query)), gradient, query, key, value, made, log_sum,
-            *_limits(dropout), is_causal, scale,
+            drawing.keys(len(query)), gradient, query, key, value, made, log_sum, *_limits(dropout),
+            is_causal, scale,
         )  # fmt: skip
         return found
-    kept = drawing.keep((*query.shape[:-1], key.shape[-2]), dropout, query.device)
-    return attend_dropping_backward(
-        (query, key, value), gradient, made, log_sum, mask, kept, is_causal, scale
-    )
+    kept = drawing.keep_weights(given, dropout)
+    return attend_dropping_backward(given, gradient, made, log_sum, kept)
 
 
 def _limits(dropout: float) -> tuple[int, float]:

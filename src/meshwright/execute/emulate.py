@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import torch
 
 from meshwright.execute.exchange import RankExchange
-from meshwright.execute.item import Item, Key, RankPart, Receive, RunSegment, StartItem
+from meshwright.execute.item import Key, RankPart, Receive, RunSegment, StartItem
 from meshwright.execute.talk import nothing
 from meshwright.execute.walk import Times, clock
 from meshwright.execute.work import Communication, Finish
@@ -33,11 +33,14 @@ class Emulation:
         self.program, self.exchange = program, exchange
         self.seconds: list[float] = program.instructions["seconds"].tolist()
         self.bytes: list[float] = program.instructions["bytes"].tolist()
-        largest = max([1.0, *(self.bytes[i] for i in _communicated(part))])
+        communicated = [each.instruction for each in part.starts]
+        communicated += [each.instruction for each in part.receives]
+        largest = max([1.0, *(self.bytes[each] for each in communicated)])
         # What is sent is never looked at, so all share one piece of memory; to allocate it anew
         # would take the device's time, 10 ms for a bucket of gradients.
         self.scratch = torch.zeros(int(largest) + 8, dtype=torch.uint8)
-        self.sums = torch.zeros(int(largest) // 4 + exchange.num_members, dtype=torch.float32)
+        most_members = max(map(len, exchange.members.values()), default=1)
+        self.sums = torch.zeros(int(largest) // 4 + most_members, dtype=torch.float32)
         self.free_at = 0.0
         self.times: Times | None = None
 
@@ -107,15 +110,6 @@ class Emulation:
 
     def _size(self, instruction: int) -> int:
         return max(1, round(self.bytes[instruction]))
-
-
-def _communicated(part: RankPart) -> list[int]:
-    sent = [_instruction(item) for item in part.items if isinstance(item, StartItem)]
-    return [*sent, *(each.instruction for each in part.receives)]
-
-
-def _instruction(item: Item) -> int:
-    return item.instructions[0] if isinstance(item, RunSegment) else item.instruction
 
 
 def hasten_wakeups() -> None:

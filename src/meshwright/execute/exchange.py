@@ -33,14 +33,14 @@ class RankExchange:
     device: torch.device
     rank_of: Sequence[int]
     """The rank of each device of the program; -1: the plan does not use it."""
-    groups: Mapping[int, Bundle]
-    """torch's process groups, by the number of the program's group."""
-    members: Mapping[int, tuple[int, ...]]
-    """The ranks of each group, in the program's order."""
-    channels: Mapping[tuple[int, int], Bundle]
-    """Under NCCL, and with rails: the process groups of each ordered pair of devices."""
     default: Bundle
-    """The process group of all other pairs of devices."""
+    """The process group of all pairs of devices that have no channel."""
+    groups: Mapping[int, Bundle] = field(default_factory=dict)
+    """torch's process groups, by the number of the program's group."""
+    members: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """The ranks of each group, in the program's order."""
+    channels: Mapping[tuple[int, int], Bundle] = field(default_factory=dict)
+    """Under NCCL, and with rails: the process groups of each ordered pair of devices."""
     gatherers: Mapping[int, Bundle] = field(default_factory=dict)
     """Like `groups`, for gathering where that takes others."""
     lines: MutableMapping[Hashable, LaneQueue] = field(default_factory=dict)
@@ -54,49 +54,34 @@ class RankExchange:
     """Whether messages go through gloo, else NCCL, which knows those between two ranks by their
     order only, not by tags."""
     opened: Sequence[Any] = ()
-    """All process groups that were made."""
+    """All process groups that were made, of which this rank is a member."""
 
     @property
     def is_staged(self) -> bool:
         """Whether what lies on the device goes by way of the host."""
         return self.is_gloo and self.open_side is not None
 
-    @property
-    def num_members(self) -> int:
-        """How many members the largest group has."""
-        return max(map(len, self.members.values()), default=1)
-
     def send(self, flat: torch.Tensor, source: int, target: int, task: int) -> Communication:
         """Start to send a flat tensor of bytes to a device."""
-
-        def begin(given: Sequence[torch.Tensor], _: Sequence[torch.Tensor]) -> Any:
-            return join_works(
-                [
-                    dist.isend(piece, self.rank_of[target], group=group, tag=self._tag(task))
-                    for piece, group in self._channel(source, target).cut(given[0])
-                ]
-            )
-
-        return self._move((source, target), [flat], [], begin)
+        pair, peer = (source, target), self.rank_of[target]
+        return self._move(
+            pair, [flat], [], lambda given, _: self._pass(dist.isend, given[0], pair, peer, task)
+        )
 
     def receive(self, flat: torch.Tensor, source: int, target: int, task: int) -> Communication:
         """Start to receive a flat tensor of bytes from a device."""
+        pair, peer = (source, target), self.rank_of[source]
+        return self._move(
+            pair, [], [flat], lambda _, found: self._pass(dist.irecv, found[0], pair, peer, task)
+        )
 
-        def begin(_: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> Any:
-            return join_works(
-                [
-                    dist.irecv(piece, self.rank_of[source], group=group, tag=self._tag(task))
-                    for piece, group in self._channel(source, target).cut(found[0])
-                ]
-            )
-
-        return self._move((source, target), [], [flat], begin)
-
-    def _channel(self, source: int, target: int) -> Bundle:
-        return self.channels.get((source, target), self.default)
-
-    def _tag(self, task: int) -> int:
-        return task + 1 if self.is_gloo else 0
+    def _pass(
+        self, what: Any, flat: torch.Tensor, pair: tuple[int, int], peer: int, task: int
+    ) -> Any:
+        """Send or receive the pieces of a tensor, each by its process group."""
+        tag = task + 1 if self.is_gloo else 0
+        pieces = self.channels.get(pair, self.default).cut(flat)
+        return join_works([what(each, peer, group=group, tag=tag) for each, group in pieces])
 
     def all_reduce(self, flat: torch.Tensor, group: int, *, is_max: bool = False) -> Communication:
         """Start to add up a flat tensor over a group, in place, or to find the greatest numbers."""
@@ -266,14 +251,8 @@ def open_exchange(
     With `wiring`, whose names alone are a rank's own, these go over several interfaces.
     """
     if not dist.is_initialized():  # one rank by itself
-        return RankExchange(
-            device=device,
-            rank_of=tuple(rank_of),
-            groups={},
-            members={},
-            channels={},
-            default=Bundle(groups={0: None}),
-        )
+        alone = Bundle(groups={0: None})
+        return RankExchange(device=device, rank_of=tuple(rank_of), default=alone)
     backend = dist.get_backend()
     if backend not in ("gloo", "nccl"):
         raise InputError(f"backend: must be gloo or nccl, got {quoted(backend)}")
@@ -297,7 +276,9 @@ def open_exchange(
         lines=_open_lines(used) if backend == "gloo" else {},
         open_side=partial(CudaSide, device) if device.type == "cuda" else None,
         is_gloo=backend == "gloo",
-        opened=opener.opened,
+        opened=[
+            each for each in opener.known.values() if each is not dist.GroupMember.NON_GROUP_MEMBER
+        ],
     )
 
 

@@ -10,29 +10,21 @@ import torch
 from meshwright.capture.torch_private import pytree
 from meshwright.capture.workload import Workload
 from meshwright.errors import InputError, some
-from meshwright.execute.item import Key, RankPart
+from meshwright.execute.item import Key
 from meshwright.execute.labels import check_labels, count_labels, divided_bounds, find_labels
-from meshwright.execute.lowered import Lowered
 from meshwright.execute.pulse import LabelCount
-from meshwright.execute.steps import PlannedSteps, TracedSteps
+from meshwright.execute.steps import PlannedSteps
+from meshwright.execute.tensors import TensorWorker
 
 
 class Feed:
     """The inputs of one rank."""
 
-    def __init__(
-        self,
-        lowered: Lowered,
-        planned: PlannedSteps,
-        steps: TracedSteps,
-        part: RankPart,
-        device: torch.device,
-        *,
-        is_mean: bool,
-    ) -> None:
-        """`planned`, `steps`: as all ranks and as this one run them; `is_mean`: the loss is one."""
-        self._workload = planned.workload
-        self.batch, self.steps, self.part, self.device = lowered.rows.batch, steps, part, device
+    def __init__(self, planned: PlannedSteps, worker: TensorWorker, *, is_mean: bool) -> None:
+        """`worker`: what takes them; `is_mean`: whether the loss is a mean over samples."""
+        self._workload, lowered = planned.workload, worker.lowered
+        self.batch, self.steps, self.part = lowered.rows.batch, worker.steps, worker.part
+        self.device = worker.device
         self._bounds = divided_bounds(lowered.program, lowered.rows) if is_mean else ()
         self._labels = find_labels(planned.any())
 

@@ -8,8 +8,9 @@ bytes in log2 n messages, the large ones between near ranks (Thakur, Rabenseifne
 the line of their lane.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,7 +62,7 @@ class Ranks:
 def start_sum(flat: torch.Tensor, ranks: Ranks, *, is_max: bool = False) -> Waitable:
     """Start to add up a flat tensor in place, or to find the greatest numbers."""
     if ranks.is_power_of_two and flat.numel() * flat.element_size() <= FEW_BYTES:
-        return _FewSums(flat, ranks, is_max)
+        return _Rounds(partial(_sum_few, flat, ranks, is_max=is_max))
     what = dist.ReduceOp.MAX if is_max else dist.ReduceOp.SUM
     return Plain(dist.all_reduce(flat, what, group=ranks.group, async_op=True), flat)
 
@@ -73,7 +74,7 @@ def start_gather(
     if len(ranks.ranks) == 2:
         return start_swap(found, [own, own], ranks)
     if ranks.is_power_of_two and is_alone:
-        return _Doubling(found, own, ranks)
+        return _Rounds(partial(_double, found, own, ranks))
     return Plain(dist.all_gather(list(found), own, group=ranks.group, async_op=True), (found, own))
 
 
@@ -85,9 +86,11 @@ def start_scatter(
     Gloo's own is an all-reduce that throws away most of its result.
     """
     if ranks.is_power_of_two and is_alone:
-        return _Halving(own, rows, ranks)
+        return _Rounds(partial(_halve, own, rows, ranks))
     found = torch.empty_like(rows)
-    return _Added(own, found, start_swap(found.unbind(), rows.unbind(), ranks))
+    work = Plain(start_swap(found.unbind(), rows.unbind(), ranks), found)
+    work.then(lambda: torch.sum(found, 0, out=own))
+    return work
 
 
 def start_swap(
@@ -109,85 +112,60 @@ def start_swap(
 
 
 @dataclass(frozen=True, slots=True)
-class _Halving:
+class _Rounds:
+    """A collective whose rounds are made by whoever waits."""
+
+    run: Callable[[], None]
+
+    def wait(self) -> None:
+        self.run()
+
+
+def _halve(own: torch.Tensor, rows: torch.Tensor, ranks: Ranks) -> None:
     """A reduce-scatter: halves to the neighbour, quarters to the one two away, and so on."""
-
-    own: torch.Tensor
-    rows: torch.Tensor
-    ranks: Ranks
-
-    def wait(self) -> None:
-        own, left, distance = self.ranks.own, self.rows, 1
-        while len(left) > 1:
-            # Of the ranks that are left, every other one is on this rank's side.
-            side = own // distance % 2
-            given, kept = left[1 - side :: 2].contiguous(), left[side::2]
-            found = torch.empty_like(given)
-            self.ranks.exchange(own ^ distance, found, given)
-            left = found.add_(kept)
-            distance *= 2
-        self.own.copy_(left[0])
+    left, distance = rows, 1
+    while len(left) > 1:
+        # Of the ranks that are left, every other one is on this rank's side.
+        side = ranks.own // distance % 2
+        given, kept = left[1 - side :: 2].contiguous(), left[side::2]
+        found = torch.empty_like(given)
+        ranks.exchange(ranks.own ^ distance, found, given)
+        left = found.add_(kept)
+        distance *= 2
+    own.copy_(left[0])
 
 
-@dataclass(frozen=True, slots=True)
-class _Doubling:
-    """An all-gather: the rounds of `_Halving` backwards."""
-
-    found: Sequence[torch.Tensor]
-    own: torch.Tensor
-    ranks: Ranks
-
-    def wait(self) -> None:
-        own, count = self.ranks.own, len(self.ranks.ranks)
-        # In this order what a rank has stands together after each round.
-        order = [_reversed(each, count) for each in range(count)]
-        rows = self.own.new_empty((count, self.own.numel()))
-        rows[order[own]].copy_(self.own)
-        size, distance = 1, count // 2
-        while distance:
-            start = order[own] // size * size
-            other = start ^ size
-            given, found = rows[start : start + size], rows[other : other + size]
-            self.ranks.exchange(own ^ distance, found, given)
-            size, distance = size * 2, distance // 2
-        for place, target in zip(order, self.found, strict=True):
-            target.copy_(rows[place])
+def _double(found: Sequence[torch.Tensor], own: torch.Tensor, ranks: Ranks) -> None:
+    """An all-gather: the rounds of `_halve` backwards."""
+    place, count = ranks.own, len(ranks.ranks)
+    # In this order what a rank has stands together after each round.
+    order = [_reversed(each, count) for each in range(count)]
+    rows = own.new_empty((count, own.numel()))
+    rows[order[place]].copy_(own)
+    size, distance = 1, count // 2
+    while distance:
+        start = order[place] // size * size
+        other = start ^ size
+        ranks.exchange(place ^ distance, rows[other : other + size], rows[start : start + size])
+        size, distance = size * 2, distance // 2
+    for row, target in zip(order, found, strict=True):
+        target.copy_(rows[row])
 
 
-@dataclass(frozen=True, slots=True)
-class _FewSums:
+def _sum_few(total: torch.Tensor, ranks: Ranks, *, is_max: bool) -> None:
     """An all-reduce of few numbers: all of them to the rank at each distance.
 
     Both ranks of an exchange add the same two numbers, so all end with the same bits.
     """
-
-    total: torch.Tensor
-    ranks: Ranks
-    is_max: bool
-
-    def wait(self) -> None:
-        own, distance = self.ranks.own, 1
-        found = torch.empty_like(self.total)
-        while distance < len(self.ranks.ranks):
-            self.ranks.exchange(own ^ distance, found, self.total)
-            if self.is_max:
-                torch.maximum(self.total, found, out=self.total)
-            else:
-                self.total.add_(found)
-            distance *= 2
-
-
-@dataclass(frozen=True, slots=True)
-class _Added:
-    """Rows from all ranks, added up when they are there."""
-
-    own: torch.Tensor
-    found: torch.Tensor
-    work: Waitable
-
-    def wait(self) -> None:
-        self.work.wait()
-        torch.sum(self.found, 0, out=self.own)
+    own, distance = ranks.own, 1
+    found = torch.empty_like(total)
+    while distance < len(ranks.ranks):
+        ranks.exchange(own ^ distance, found, total)
+        if is_max:
+            torch.maximum(total, found, out=total)
+        else:
+            total.add_(found)
+        distance *= 2
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -196,7 +174,4 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def _reversed(number: int, count: int) -> int:
     """A number below a power of two with its bits in reverse."""
-    result = 0
-    while count > 1:
-        result, number, count = result * 2 + number % 2, number // 2, count // 2
-    return result
+    return int(f"{number:0{count.bit_length() - 1}b}"[::-1], 2)

@@ -6,7 +6,6 @@ Decides how long ranks wait for each other at the start.
 import os
 import signal
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -28,11 +27,11 @@ from meshwright.execute.environment import (
 )
 from meshwright.execute.fault import end_process, is_consequence, name_rank, show_line
 from meshwright.execute.message import gather, message_device, share
-from meshwright.execute.process import die_with_parent
-from meshwright.execute.progress import Progress
+from meshwright.execute.process import die_with_parent, handled_signals
+from meshwright.execute.progress import NOBODY, Progress
 from meshwright.execute.route import find_interface, find_source, is_local
 from meshwright.execute.store import NamedStore, open_store
-from meshwright.execute.watch import NOBODY, Watch
+from meshwright.execute.watch import Watch
 
 TIMEOUT_SECONDS = 24 * 3600.0
 """torch's own; a rank that hangs is found by the watch long before."""
@@ -196,7 +195,8 @@ def watched(devices: Sequence[str], stall_seconds: float) -> Iterator[Watch | No
         yield watch
     except BaseException as error:
         if run_folder() is None and is_consequence(error):
-            with _ignored(signal.SIGTERM):  # torchrun sends it to those who are left
+            # torchrun sends SIGTERM to those who are left.
+            with handled_signals(signal.SIG_IGN, signal.SIGTERM):
                 _name_lost(watch.find_lost(), devices)
         raise
     finally:
@@ -212,19 +212,6 @@ def _name_lost(lost: Sequence[int] | None, devices: Sequence[str]) -> None:
     elif lost:
         names = some([name_rank(each, devices[each]) for each in lost])
         show_line(f"error: {names} has gone without a word: killed, or the host is lost")
-
-
-@contextmanager
-def _ignored(number: signal.Signals) -> Iterator[None]:
-    """Within this a signal is ignored; other threads than the first cannot choose."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(number, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ AnyOptimizer = str | Optimizer | Callable[[nn.Module], Optimizer]
 def open_optimizer(given: AnyOptimizer, model: nn.Module, learning_rate: float) -> Optimizer:
     """The optimiser that a user means; `learning_rate` is for one that is named."""
     if isinstance(given, str):
-        return make_optimizer(given, model, learning_rate)
+        return _make_named(given, model, learning_rate)
     made = given(model) if callable(given) and not isinstance(given, Optimizer) else given
     if not isinstance(made, Optimizer):
         raise InputError(
@@ -41,7 +41,7 @@ def open_optimizer(given: AnyOptimizer, model: nn.Module, learning_rate: float) 
     return made
 
 
-def make_optimizer(name: str, model: nn.Module, learning_rate: float) -> Optimizer:
+def _make_named(name: str, model: nn.Module, learning_rate: float) -> Optimizer:
     """The optimiser of a name, with torch's defaults."""
     kind = find_optimiser(name)
     parameters = [each for each in model.parameters() if each.requires_grad]

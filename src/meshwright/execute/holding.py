@@ -155,45 +155,36 @@ def fill_parts(
 
     Numbers of another type are converted.
     """
-    by_file: dict[str, list[_Read]] = {}
+    by_file: dict[str, list[tuple[Extract, torch.Tensor]]] = {}
     for name, tensor in state.items():
-        for read in _find_reads(saved[name], _holding_of(name, tensor, holdings), tensor):
-            by_file.setdefault(read.file, []).append(read)
+        wanted = _holding_of(name, tensor, holdings)
+        for file, extract, target in _find_reads(saved[name], wanted, tensor):
+            by_file.setdefault(file, []).append((extract, target))
     with torch.no_grad():
         for file, reads in by_file.items():
-            found = read_extracts(path / file, [read.extract for read in reads], tick)
-            for read, part in zip(reads, found, strict=True):
-                read.target.copy_(part)
+            found = read_extracts(path / file, [extract for extract, _ in reads], tick)
+            for (_, target), part in zip(reads, found, strict=True):
+                target.copy_(part)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
-    """A part of a tensor that comes from one place in a file."""
-
-    file: str
-    extract: Extract
-    target: torch.Tensor
-    """Where it goes: a view of the wanted tensor."""
-
-
-def _find_reads(saved: SavedTensor, wanted: TensorHolding, tensor: torch.Tensor) -> Iterator[_Read]:
-    """The reads that together fill what a rank wants of a saved tensor."""
+def _find_reads(
+    saved: SavedTensor, wanted: TensorHolding, tensor: torch.Tensor
+) -> Iterator[tuple[str, Extract, torch.Tensor]]:
+    """The reads that together fill what a rank wants of a saved tensor: from which file, what of
+    it, and the view of the tensor where it goes."""
     boxes = [each.box for each in saved.pieces]
     overlaps, missing = find_overlaps(wanted.boxes, boxes)
     assert not missing, "the manifest was checked"
     for overlap in overlaps:
         tile, source = wanted.tiles[overlap.wanted], boxes[overlap.source]
         stored = saved.pieces[overlap.source]
-        yield _Read(
-            file=stored.file,
-            extract=Extract(
-                key=stored.key,
-                dtype=find_type(saved.dtype),
-                shape=source.shape,
-                where=overlap.box.within(source),
-            ),
-            target=tile.view(tensor)[overlap.box.within(tile.box)],
+        extract = Extract(
+            key=stored.key,
+            dtype=find_type(saved.dtype),
+            shape=source.shape,
+            where=overlap.box.within(source),
         )
+        yield stored.file, extract, tile.view(tensor)[overlap.box.within(tile.box)]
 
 
 def check_state(

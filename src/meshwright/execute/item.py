@@ -87,13 +87,13 @@ class RunSegment:
     """None where compute is emulated."""
     instructions: tuple[int, ...]
     microbatch: int
-    inputs: tuple[Key, ...]
-    """A `Piece` is made for this segment alone."""
-    outputs: tuple[int, ...]
-    sums: tuple[tuple[int, int], ...]
-    """Places in `RankState.sums` that are complete after it, and the buffers that they are."""
     waits: tuple[int, ...]
     """Instructions that run beside the main thread and must be done first."""
+    inputs: tuple[Key, ...] = ()
+    """A `Piece` is made for this segment alone."""
+    outputs: tuple[int, ...] = ()
+    sums: tuple[tuple[int, int], ...] = ()
+    """Places in `RankState.sums` that are complete after it, and the buffers that they are."""
     drops: tuple[int, ...] = ()
     """Buffers of which it reads pieces, and nobody anything after it."""
 
@@ -153,3 +153,19 @@ class RankPart:
     num_sums: int
     inputs: tuple[tuple[Key, int, int, int], ...]
     """The step's inputs that it reads: key, number, first row of the batch, how many."""
+
+    @property
+    def segments(self) -> list[tuple[RunSegment, Segment]]:
+        """The segments that it runs on tensors."""
+        runs = [item for item in self.items if isinstance(item, RunSegment)]
+        return [(item, item.segment) for item in runs if item.segment is not None]
+
+    @property
+    def starts(self) -> list[StartItem]:
+        """The sends and collectives that it starts, and its joins."""
+        return [item for item in self.items if isinstance(item, StartItem)]
+
+    @property
+    def lines(self) -> list[OpLine]:
+        """The ops that it runs."""
+        return [line for _, segment in self.segments for line in segment.lines]

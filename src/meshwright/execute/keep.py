@@ -10,31 +10,32 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.errors import InputError
 from meshwright.execute.environment import read_place, run_folder
 from meshwright.execute.loader import Loader
+from meshwright.execute.process import handled_signals
 from meshwright.execute.resume import save_state
 from meshwright.execute.trainer import Trainer
 
 
+@dataclass(frozen=True, slots=True)
 class Keeper:
     """The checkpoints of a run in a folder; all ranks make the same calls."""
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        folder: Path,
-        every: int,
-        loaders: Sequence[Loader],
-    ) -> None:
-        """`loaders` may grow; how far each has come is kept."""
-        if every < 1:
+    trainer: Trainer
+    folder: Path
+    every: int
+    loaders: Sequence[Loader]
+    """They may grow; how far each has come is kept."""
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
             raise InputError(
-                f"every: there must be a step at least between checkpoints, got {every}"
+                f"every: there must be a step at least between checkpoints, got {self.every}"
             )
-        self.trainer, self.folder, self.every, self.loaders = trainer, folder, every, loaders
 
     def add(self) -> None:
         """Keep a checkpoint after a step if it is time to."""
@@ -51,23 +52,14 @@ class Keeper:
 
 @contextmanager
 def stopped_by_signals(trainer: Trainer) -> Iterator[None]:
-    """Within this, the run stops after a step instead of at once when this rank is asked to.
-
-    Signals come to the first thread; in another there is no way to be asked.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    """Within this, the run stops after a step instead of at once when this rank is asked to."""
     number = signal.SIGTERM if run_folder() is None else signal.SIGUSR1
 
     def note(_number: int, _frame: object) -> None:
         trainer.stops = True
 
-    before = signal.signal(number, note)
-    try:
+    with handled_signals(note, number):
         yield
-    finally:
-        signal.signal(number, before)
 
 
 def stop_restarts() -> None:

@@ -103,10 +103,8 @@ def divided_bounds(program: Program, rows: Rows) -> Bounds:
 
 def find_labels(step: TracedStep) -> list[Labels]:
     """The labels of all losses that are means, where they are made of inputs alone."""
-    nodes = list(step.trace.graph.nodes)
-    placeholders = [node for node in nodes if node.op == "placeholder"]
-    inputs = placeholders[len(placeholders) - step.trace.num_inputs :]
-    number = {node: place for place, node in enumerate(inputs)}
+    nodes, start = list(step.trace.graph.nodes), step.trace.start
+    number = {start[f"input {place}"]: place for place in range(step.trace.num_inputs)}
     found = []
     for kernel in step.ledger.kernels:
         if op_name(kernel.node) not in _LOSSES or kernel.node.args[3] != MEAN:

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Set
 
-from meshwright.execute.item import OpLine, Segment
+from meshwright.execute.item import Segment
 from meshwright.execute.steps import TracedSteps
 
 
@@ -27,23 +27,15 @@ def find_last_uses(
             if (number, name) not in unread:
                 last[name] = number
     for number, line in enumerate(segment.lines):  # what a line writes in place lives on
-        for old, new in _replaced(number, line, steps):
-            last[old] = max(last.get(old, number), number)
-            last[new] = max(last.get(new, number), number)
+        ledger, names = steps[line.samples].ledger, dict(line.reads)
+        for version in ledger.kernels[line.op].made:
+            old = ledger.versions[version].replaces
+            if old in names:
+                for name in (names[old], made_name(number, version)):
+                    last[name] = max(last.get(name, number), number)
     found: dict[int, list[Hashable]] = {}
     for name, number in last.items():
         is_state = isinstance(name, tuple) and name[0] == "state"
         if name not in kept and not is_state:
             found.setdefault(number, []).append(name)
     return found
-
-
-def _replaced(number: int, line: OpLine, steps: TracedSteps) -> list[tuple[Hashable, Hashable]]:
-    """The names of what a line overwrites, and of what it makes of them."""
-    ledger = steps[line.samples].ledger
-    names = dict(line.reads)
-    return [
-        (names[ledger.versions[version].replaces], made_name(number, version))
-        for version in ledger.kernels[line.op].made
-        if ledger.versions[version].replaces in names
-    ]

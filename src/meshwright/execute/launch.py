@@ -10,11 +10,10 @@ import random
 import secrets
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.errors import InputError
@@ -27,7 +26,7 @@ from meshwright.execute.fault import (
     read_reports,
     show_line,
 )
-from meshwright.execute.process import Guard, Rank, start_rank
+from meshwright.execute.process import Guard, Rank, handled_signals, start_rank
 
 POLL_SECONDS = 0.02
 SETTLE_SECONDS = 1.0
@@ -41,11 +40,8 @@ REPLAY_STEPS = 200
 Say = Callable[[str], None]
 
 
-@dataclass(slots=True)
-class _Signals:
-    """SIGINT and SIGTERM that have come so far: noted, so that nothing is interrupted halfway."""
-
-    numbers: list[int] = field(default_factory=list)
+_Signals = list[int]
+"""SIGINT and SIGTERM that have come so far: noted, so that nothing is interrupted halfway."""
 
 
 def launch(
@@ -89,11 +85,9 @@ def launch(
             if isinstance(cause, Report) and cause.step:
                 attempts.name_op(cause)
                 break
-            if code != FAILED or signals.numbers:
+            if code != FAILED or signals:
                 break
-    if signal.SIGINT in signals.numbers:
-        raise KeyboardInterrupt
-    return TERMINATED if signals.numbers else code
+    return _end_code(signals, code)
 
 
 def run_alone(
@@ -113,33 +107,31 @@ def run_alone(
     until = time.monotonic() + limit_seconds
     with noted_signals() as signals:
         rank = start_rank(command, make_environment({**given, **variables}, 0, num_ranks), guard)
-        while rank.peek() is None and not signals.numbers and time.monotonic() < until:
+        while rank.peek() is None and not signals and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
         rank.send(signal.SIGKILL)
-        rank.reap()
+        rank.process.wait()
         guard.forget(rank.process_id)
-    if signal.SIGINT in signals.numbers:
+    return _end_code(signals, 0)
+
+
+def _end_code(signals: _Signals, code: int) -> int:
+    """The exit code where nothing has come; Ctrl-C raises KeyboardInterrupt."""
+    if signal.SIGINT in signals:
         raise KeyboardInterrupt
-    return TERMINATED if signals.numbers else 0
+    return TERMINATED if signals else code
 
 
 @contextmanager
 def noted_signals() -> Iterator[_Signals]:
     """Within this, SIGINT and SIGTERM are noted; other threads than the first get none."""
-    signals = _Signals()
-    if threading.current_thread() is not threading.main_thread():
+    signals: _Signals = []
+
+    def note(number: int, _frame: object) -> None:
+        signals.append(number)
+
+    with handled_signals(note, signal.SIGINT, signal.SIGTERM):
         yield signals
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {
-        each: signal.signal(each, lambda number, _frame: signals.numbers.append(number))
-        for each in numbers
-    }
-    try:
-        yield signals
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 def find_free_port() -> int:
@@ -214,17 +206,17 @@ class _Attempts:
                 return 0, None
             cause = _find_cause(ranks, folder, self.signals)
         finally:
-            if self.signals.numbers and self.stop_seconds:
+            if self.signals and self.stop_seconds:
                 _ask_all(ranks, self.stop_seconds, self.signals)
             _end_all(ranks, self.guard, self.grace_seconds, self.signals)
-        if cause is not None and not self.signals.numbers:
+        if cause is not None and not self.signals:
             _say_cause(cause, self.say)
         is_refusal = isinstance(cause, Report) and cause.is_refusal
         return REFUSED if is_refusal else FAILED, cause
 
     def name_op(self, cause: Report) -> None:
         """Let ranks go to a spoilt step once more, and check every op on the way."""
-        if self.signals.numbers or CHECK_OPS in os.environ:  # they have just done so
+        if self.signals or CHECK_OPS in os.environ:  # they have just done so
             return
         steps = cause.step - cause.since
         start = f"the checkpoint of step {cause.since}" if cause.since else "the beginning"
@@ -244,7 +236,7 @@ class _Attempts:
 
 def _wait(ranks: Sequence[Rank], folder: Path, signals: _Signals) -> bool:
     """Until all have ended well (False), or one has failed or reported, or a signal came (True)."""
-    while not signals.numbers:
+    while not signals:
         codes = [each.peek() for each in ranks]
         if any(codes) or any(folder.glob("rank-*.json")):
             return True
@@ -262,7 +254,7 @@ def _find_cause(ranks: Sequence[Rank], folder: Path, signals: _Signals) -> Repor
     and is slow to leave. So a cause gets a moment to appear.
     """
     deadline = time.monotonic() + SETTLE_SECONDS
-    while not signals.numbers:
+    while not signals:
         codes = [each.peek() for each in ranks]
         reports = read_reports(folder)
         cause = _pick_cause(codes, reports)
@@ -311,11 +303,11 @@ def _say_cause(cause: Report | str, say: Say) -> None:
 def _ask_all(ranks: Sequence[Rank], seconds: float, signals: _Signals) -> None:
     """Ask all to stop, and wait until they have ended, so long at most, or until one has failed or
     a second Ctrl-C comes."""
-    num_signals, until = len(signals.numbers), time.monotonic() + seconds
+    num_signals, until = len(signals), time.monotonic() + seconds
     for each in ranks:
         each.send(signal.SIGUSR1, reaches_group=False)
     while None in (codes := [each.peek() for each in ranks]):
-        if time.monotonic() >= until or len(signals.numbers) > num_signals:
+        if time.monotonic() >= until or len(signals) > num_signals:
             break
         if any(code not in (None, 0, TERMINATED) for code in codes):
             break
@@ -324,17 +316,17 @@ def _ask_all(ranks: Sequence[Rank], seconds: float, signals: _Signals) -> None:
 
 def _end_all(ranks: Sequence[Rank], guard: Guard, grace_seconds: float, signals: _Signals) -> None:
     """SIGTERM to all that still run, SIGKILL after the grace or at once on a second Ctrl-C."""
-    num_signals = len(signals.numbers)
+    num_signals = len(signals)
     alive = [each for each in ranks if each.peek() is None]
     for each in alive:
         each.send(signal.SIGTERM)
         each.send(signal.SIGCONT)  # a stopped one, too
     deadline = time.monotonic() + grace_seconds
     while any(each.peek() is None for each in alive):
-        if time.monotonic() >= deadline or len(signals.numbers) > num_signals:
+        if time.monotonic() >= deadline or len(signals) > num_signals:
             break
         time.sleep(POLL_SECONDS)
     for each in ranks:
         each.send(signal.SIGKILL)  # also what a rank that has ended left behind
-        each.reap()
+        each.process.wait()
         guard.forget(each.process_id)

@@ -2,19 +2,17 @@
 file, points of TensorBoard's curves, and a call of whoever asked for one.
 
 A loss is looked at when the next step has been taken, so that nobody waits for it.
-
-The files that TensorBoard shows are written by `Curves`.
 """
 
 import csv
 import importlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from meshwright.errors import InputError
-from meshwright.execute.entry import Callback, Entry
 from meshwright.execute.pulse import Pulse
 from meshwright.units import format_number
 
@@ -22,6 +20,25 @@ COLUMNS = (
     "step", "loss", "learning_rate", "seconds", "samples_per_second", "validation_loss",
 )  # fmt: skip
 _SAY_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is known of a step once it was taken."""
+
+    step: int
+    """The number of the step, counted from one."""
+    loss: float
+    learning_rate: float
+    """The learning rate of the optimiser's first group."""
+    seconds: float
+    samples_per_second: float
+    validation_loss: float | None = None
+    """Of the validation data after the step, where it was looked at."""
+
+
+Callback = Callable[[Entry], None]
+"""Is told of every step, on the first rank, when the next one was taken."""
 
 
 class Log:

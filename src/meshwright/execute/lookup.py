@@ -4,7 +4,7 @@ How many samples an instruction sees, which rows a buffer has, which buffers are
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -49,38 +49,24 @@ class Lookup:
     @cached_property
     def readers(self) -> dict[int, list[int]]:
         """The instructions that read each buffer."""
-        found: dict[int, list[int]] = defaultdict(list)
-        for instruction, buffer in self.program.reads.tolist():
-            found[buffer].append(instruction)
-        return found
+        return _listed((buffer, reader) for reader, buffer in self.program.reads.tolist())
 
     @cached_property
     def read_by(self) -> dict[int, list[int]]:
         """The buffers that each instruction reads."""
-        found: dict[int, list[int]] = defaultdict(list)
-        for instruction, buffer in self.program.reads.tolist():
-            found[instruction].append(buffer)
-        return found
+        return _listed(self.program.reads.tolist())
 
     @cached_property
     def written_by(self) -> dict[int, list[int]]:
         """The buffers that each instruction writes."""
-        found: dict[int, list[int]] = defaultdict(list)
-        buffers = self.program.buffers
-        saved = (buffers["tensor"] < 0) & np.isin(
-            self.program.instructions["kind"][buffers["writer"]], (Kind.COMPUTE,)
-        )
-        for buffer in np.flatnonzero(~saved).tolist():
-            found[int(buffers["writer"][buffer])].append(buffer)
-        return found
+        writers, tensors = self.program.buffers["writer"], self.program.buffers["tensor"]
+        is_saved = (tensors < 0) & (self.program.instructions["kind"][writers] == Kind.COMPUTE)
+        return _listed((int(writers[each]), each) for each in np.flatnonzero(~is_saved).tolist())
 
     @cached_property
     def before(self) -> dict[int, list[int]]:
         """The instructions that each waits for by order."""
-        found: dict[int, list[int]] = defaultdict(list)
-        for first, second in self.program.orders.tolist():
-            found[second].append(first)
-        return found
+        return _listed((second, first) for first, second in self.program.orders.tolist())
 
     @cached_property
     def is_fixed(self) -> npt.NDArray[np.bool_]:
@@ -260,6 +246,14 @@ class Lookup:
         tensor = int(self.program.buffers["tensor"][buffer])
         source = self.program.graph.tensor_source[tensor]
         return tensor >= 0 and bool(source == self.program.instructions["op"][instruction])
+
+
+def _listed(pairs: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
+    """By first number of some pairs: the second ones, in their order."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for first, second in pairs:
+        found[first].append(second)
+    return found
 
 
 def growth(graph: Graph, op: int, one: TracedStep, other: TracedStep) -> float:

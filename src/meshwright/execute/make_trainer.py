@@ -1,5 +1,7 @@
 """Makes the trainer of a rank as settings ask for it, and refuses steps that cannot be run so."""
 
+from collections.abc import Callable
+
 import torch
 
 from meshwright.capture.trace import Trace
@@ -9,13 +11,12 @@ from meshwright.execute.fault import show_line
 from meshwright.execute.lowered import Lowered
 from meshwright.execute.plain import check_repeatable
 from meshwright.execute.progress import note
-from meshwright.execute.region.compiler import make_compiler
+from meshwright.execute.region.recipe import Compiler
 from meshwright.execute.seat import Seat
 from meshwright.execute.settings import Settings
-from meshwright.execute.state import Real
 from meshwright.execute.steps import PlannedSteps
+from meshwright.execute.trained import Real
 from meshwright.execute.trainer import Trainer
-from meshwright.execute.weights import open_weights
 
 
 def make_trainer(
@@ -34,37 +35,28 @@ def make_trainer(
         if seat.rank == 0:
             show_line(line)
 
+    compiles = settings.compiles  # whether regions of ops are compiled
+    if compiles is None:
+        compiles = seat.device.type == "cuda" and not settings.is_checked
     trainer = Trainer(
-        seat.lowered,
+        seat,
         workload,
-        rank=seat.rank,
-        device=seat.device,
-        optimizer=settings.optimizer,
-        autocast=settings.autocast,
-        learning_rate=settings.learning_rate,
-        clip_norm=settings.clip_norm,
-        loss_scale=settings.loss_scale,
-        is_mean=settings.is_mean,
-        seed=settings.seed,
+        settings,
         real=real,
-        rank_of=seat.rank_of,
-        wiring=seat.wiring,
-        progress=seat.watch,
-        checks_ops=settings.checks_ops,
-        compiler=make_compiler(seat.device, show) if _compiles(seat.device, settings) else None,
-        show=show,
-        weights=None if settings.weights is None else open_weights(settings.weights),
         trace=trace,
+        compiler=_make_compiler(seat.device, show) if compiles else None,
+        show=show,
     )
     check_steps(seat.lowered, trainer.planned, settings)
     return trainer
 
 
-def _compiles(device: torch.device, settings: Settings) -> bool:
-    """Whether regions of ops are compiled."""
-    if settings.compiles is None:
-        return device.type == "cuda" and not settings.is_checked
-    return settings.compiles
+def _make_compiler(device: torch.device, show: Callable[[str], None]) -> Compiler:
+    """Inductor for a device; `show` is told what is compiled, and what cannot be."""
+    # Its import takes seconds, which only those pay who compile.
+    from meshwright.execute.region.inductor import Inductor
+
+    return Inductor(device, show)
 
 
 def check_steps(lowered: Lowered, planned: PlannedSteps, settings: Settings) -> None:

@@ -230,7 +230,7 @@ class MemberCutter:
         old: Node,
         unknown: Mapping[Node, str],
         rows: Mapping[Node, AnyCut],
-        cut_of: Callable[[Node, Mapping[Node, AnyCut]], AnyCut],
+        cut_of: Callable[[Mapping[Node, AnyCut], Node], AnyCut],
         held: Owned,
         has_rows: bool,
     ) -> None:
@@ -241,7 +241,7 @@ class MemberCutter:
         for choice in product(*(self._choices(each, unknown[each]) for each in nodes)):
             guess = dict(zip(nodes, choice, strict=True))
             try:
-                made = self.take_features(old, own, partial(_guessed, cut_of, guess), held).cuts
+                made = self.take_features(old, own, partial(cut_of, guess), held).cuts
             except InputError:
                 continue
             first = made[0] if isinstance(made, tuple) else made
@@ -266,14 +266,6 @@ class MemberCutter:
             if size > 1:
                 yield plain_cut(dim, size)
         yield WHOLE
-
-
-def _guessed(
-    cut_of: Callable[[Node, Mapping[Node, AnyCut]], AnyCut],
-    guess: Mapping[Node, AnyCut],
-    node: Node,
-) -> AnyCut:
-    return cut_of(node, guess)
 
 
 def _segments(old: Node, source: Node, cut: Cut) -> Iterator[tuple[int, ...]]:

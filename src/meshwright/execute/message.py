@@ -14,6 +14,11 @@ import torch.distributed as dist
 T = TypeVar("T")
 
 
+def own_place() -> tuple[int, int]:
+    """This rank's number, and the number of ranks, in the process group if there is one."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
 def gather(value: T, kind: type[T]) -> list[T]:
     """The values of all ranks, in their order, on every rank."""
     if not dist.is_initialized():

@@ -1,12 +1,12 @@
 """A rank's place in a team, and ops that run on a member's parts of tensors that it has whole."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from meshwright.execute.cut.around import Around
+from meshwright.execute.cut.around import Arguments, Around
 from meshwright.execute.cut.cut import TERMS, AnyCut, Cut, local_shape, pieces
 from meshwright.execute.tree import map_leaves
 
@@ -55,15 +55,12 @@ class Taken:
 class OnParts(Around):
     """An op that is called on a member's parts of arguments of which the member has the whole."""
 
-    target: Any
     places: tuple[Taken, ...]
     spreads: tuple[tuple[Cut, TeamPlace], ...] = ()
     """How the result is cut that is wanted as a term of a sum: the member's part, zeros
     elsewhere."""
 
-    def given(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    def _given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """The arguments with the member's parts in place of whole tensors."""
 
         def part(place: int, leaf: Any) -> Any:
@@ -74,15 +71,11 @@ class OnParts(Around):
 
         return map_leaves(part, (tuple(args), dict(kwargs)))  # type: ignore[no-any-return]
 
-    def kept(self, made: Any, _args: Sequence[Any]) -> Any:
+    def _kept(self, made: Any, _args: Sequence[Any]) -> Any:
         """The results, spread where terms are wanted."""
         for cut, team in self.spreads:
             made = spread(made, cut, team.width, team.member)
         return made
-
-    def around(self, target: Any) -> "OnParts":
-        """The same wrapper around another op with the same arguments."""
-        return replace(self, target=target)
 
 
 def spread(part: torch.Tensor, cut: Cut, width: int, member: int) -> torch.Tensor:

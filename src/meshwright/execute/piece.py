@@ -161,25 +161,17 @@ def _cut_run(
     if not sizes:
         yield (), ()
         return
-    inner = prod(sizes[1:])
-    row, end = start // inner, stop // inner
-    if start % inner:  # the rest of a row
-        stops = min((row + 1) * inner, stop)
-        yield from _cut_row(sizes, row, inner, start, stops)
-        start, row = stops, row + 1
-    if row < end:
-        zeros = (0,) * (len(sizes) - 1)
-        yield (row, *zeros), (end - row, *sizes[1:])
-        start = end * inner
-    yield from _cut_row(sizes, end, inner, start, stop)
-
-
-def _cut_row(
-    sizes: tuple[int, ...], row: int, inner: int, start: int, stop: int
-) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    base = row * inner
-    for first, shape in _cut_run(sizes[1:], start - base, stop - base):
-        yield (row, *first), (1, *shape)
+    inner, zeros = prod(sizes[1:]), (0,) * (len(sizes) - 1)
+    while start < stop:
+        row, place = divmod(start, inner)
+        whole = 0 if place else (stop - start) // inner
+        end = start + whole * inner if whole else min((row + 1) * inner, stop)
+        if whole:
+            yield (row, *zeros), (whole, *sizes[1:])
+        else:  # a part of a row
+            for first, shape in _cut_run(sizes[1:], place, end - row * inner):
+                yield (row, *first), (1, *shape)
+        start = end
 
 
 def intersect(one: Box, other: Box) -> Box | None:

@@ -14,14 +14,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from meshwright.capture.autocast import cuda_autocast
 from meshwright.capture.capture import AUTOCASTS
-from meshwright.capture.certain import UNIFORM
 from meshwright.capture.deferred.deferred import DeferredWorkload
+from meshwright.capture.deferred.model import replace_members
 from meshwright.capture.inputs import Inputs
+from meshwright.capture.ledger import named_arguments
 from meshwright.capture.torch_private import TorchDispatchMode
 from meshwright.capture.trace import find_loss
+from meshwright.capture.tracer import UNIFORM
 from meshwright.errors import InputError, quoted
 from meshwright.execute.draw import Draw, draw_again, draws, is_repeatable
-from meshwright.execute.groups import AnyOptimizer, make_scheduler, open_optimizer
+from meshwright.execute.groups import make_scheduler, open_optimizer
+from meshwright.execute.settings import Settings
 from meshwright.execute.traced import TracedStep
 from meshwright.graph.graph import Graph
 
@@ -56,8 +59,10 @@ class RepeatedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if torch.Tag.nondeterministic_seeded not in func.tags or _keeps_all(func, args, kwargs):
             return func(*args, **(kwargs or {}))
         draw = self.found[self.place] if self.place < len(self.found) else None
-        if (draw is None or draw.along is not None) and _is_one_number(func, args):
-            return func(*args, **(kwargs or {}))  # it chose a branch that no draw can change
+        is_one_number = func in UNIFORM and not args[0]
+        if (draw is None or draw.along is not None) and is_one_number:
+            # It chose a branch that no draw can change; see `find_certain_truth`.
+            return func(*args, **(kwargs or {}))
         if draw is None:
             raise InputError(
                 f"--check: {func} draws random numbers in one process that the captured step does "
@@ -67,41 +72,29 @@ class RepeatedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return draw_again(func, draw, self.seed, self.step, args, kwargs or {})
 
 
-def _is_one_number(func: Any, args: Any) -> bool:
-    """Whether a number is drawn by itself; see `meshwright.capture.certain`."""
-    return func in UNIFORM and not args[0]
-
-
 def _keeps_all(func: Any, args: Any, kwargs: Any) -> bool:
     """Whether it is an attention that could drop weights, and drops none."""
-    names = [each.name for each in func._schema.arguments]
-    given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
+    names = {each.name for each in func._schema.arguments}
+    given = named_arguments(func, args, kwargs or {})
     return "dropout_p" in names and not given.get("dropout_p", 0.0)
 
 
 def train_plainly(
     deferred: DeferredWorkload,
     batches: Iterator[Inputs],
-    *,
-    steps: int,
-    optimizer: AnyOptimizer,
-    scheduler: Any,
-    learning_rate: float,
+    settings: Settings,
     device: torch.device,
     repeated: RepeatedDraws,
-    clip_norm: float | None,
-    autocast: str | None,
-    loss_scale: float | None,
     given: Callable[[str], torch.Tensor],
 ) -> list[float]:
     """The losses of plain training from the same weights, on the whole batch at once.
 
-    `optimizer` and `scheduler` are names, or made for this model; `given`: the values of a
-    parameter or buffer, by its first name.
+    `given`: the values of a parameter or buffer, by its first name.
     """
+    autocast, loss_scale = settings.autocast, settings.loss_scale
     model = _make_real(deferred.workload.model, given).to(device)
-    update = open_optimizer(optimizer, model, learning_rate)
-    schedule = make_scheduler(scheduler, update)
+    update = open_optimizer(settings.optimizer, model, settings.learning_rate)
+    schedule = make_scheduler(settings.scheduler, update)
     scaler = torch.amp.GradScaler(
         device.type, init_scale=loss_scale or 1.0, enabled=loss_scale is not None
     )
@@ -109,7 +102,7 @@ def train_plainly(
         device.type, dtype=AUTOCASTS[autocast] if autocast else None, enabled=autocast is not None
     )
     losses = []
-    for step in range(steps):
+    for step in range(settings.steps):
         update.zero_grad()
         repeated.begin(step)
         # Fused attention draws inside its kernel.
@@ -118,9 +111,9 @@ def train_plainly(
         with repeated, fused, cuda_autocast(), casts:  # which CPUs are to cast as GPUs do
             loss = find_loss(model(*args, **kwargs), deferred.workload.loss)
         torch.autograd.backward(scaler.scale(loss))
-        if clip_norm is not None:
+        if settings.clip_norm is not None:
             scaler.unscale_(update)
-            nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+            nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
         scaler.step(update)
         scaler.update()
         if schedule is not None:
@@ -133,17 +126,11 @@ def _make_real(model: nn.Module, given: Callable[[str], torch.Tensor]) -> nn.Mod
     """The model with memory: every parameter and buffer is replaced by its values."""
     names = {id(each): name for name, each in (*model.named_parameters(), *model.named_buffers())}
     values_of = {number: given(name).clone() for number, name in names.items()}
-    known: dict[int, torch.Tensor] = {}
-    for module in model.modules():
-        for held in (module._parameters, module._buffers):
-            for name, tensor in held.items():
-                if tensor is None:
-                    continue
-                if id(tensor) not in known:
-                    values = values_of[id(tensor)]
-                    is_parameter = isinstance(tensor, nn.Parameter)
-                    known[id(tensor)] = (
-                        nn.Parameter(values, tensor.requires_grad) if is_parameter else values
-                    )
-                held[name] = known[id(tensor)]  # type: ignore[assignment]
+
+    def real(tensor: torch.Tensor) -> torch.Tensor:
+        values = values_of[id(tensor)]
+        is_parameter = isinstance(tensor, nn.Parameter)
+        return nn.Parameter(values, tensor.requires_grad) if is_parameter else values
+
+    replace_members(model, real)
     return model

@@ -13,10 +13,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import FrameType
+from typing import Any
 
 from meshwright.errors import InputError
 
@@ -45,6 +47,24 @@ for _ in range(100):  # what was killed may still write for a moment
 """
 
 
+Handler = Callable[[int, FrameType | None], Any] | signal.Handlers
+"""What is done at a signal."""
+
+
+@contextlib.contextmanager
+def handled_signals(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
+    """Within this, signals are handled so. They come to the first thread; others cannot choose."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {each: signal.signal(each, handler) for each in numbers}
+    try:
+        yield
+    finally:
+        for each, found in before.items():
+            signal.signal(each, found)
+
+
 class Guard:
     """A process that makes a folder, and once its pipe closes kills the process groups that it
     remembers and removes the folder.
@@ -69,18 +89,13 @@ class Guard:
         assert self._process.stdout is not None
         with self._process.stdout as said:
             if not said.readline():
-                self.__exit__(None, None, None)
+                self.__exit__()
                 raise InputError(f"{self.folder}: cannot be made")
 
     def __enter__(self) -> "Guard":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -132,15 +147,11 @@ class Rank:
         return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
     def send(self, number: signal.Signals, *, reaches_group: bool = True) -> None:
-        """Send a signal to the whole group, or to the child alone; only before `reap`."""
+        """Send a signal to the whole group, or to the child alone; only before it is reaped."""
         assert self.process.returncode is None
         kill = os.killpg if reaches_group else os.kill
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(self.process_id, number)
-
-    def reap(self) -> int:
-        """Wait for the end."""
-        return self.process.wait()
 
 
 def die_with_parent() -> None:

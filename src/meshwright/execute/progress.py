@@ -1,16 +1,19 @@
 """What a rank is at, told to those who watch it."""
 
 from dataclasses import dataclass
-from typing import Protocol
+
+NOBODY = -1
 
 
-class Progress(Protocol):
-    """What the rank is at, for those who watch it."""
+@dataclass(slots=True, eq=False)
+class Progress:
+    """What the rank is at, for those who watch it, if there are any."""
 
-    doing: object
-    count: int
-    waits_for: int | tuple[int, ...]
-    """The rank that it waits for; -1: none."""
+    doing: object = ""
+    """Its text is made only when it is posted."""
+    count: int = 0
+    waits_for: int | tuple[int, ...] = NOBODY
+    """The rank, or the ranks, that it waits for."""
 
 
 def note(watch: Progress | None, doing: str) -> None:
@@ -18,12 +21,3 @@ def note(watch: Progress | None, doing: str) -> None:
     if watch is not None:
         watch.doing = doing
         watch.count += 1
-
-
-@dataclass(slots=True)
-class Unwatched:
-    """Progress that nobody looks at."""
-
-    doing: object = ""
-    count: int = 0
-    waits_for: int | tuple[int, ...] = -1

@@ -11,7 +11,7 @@ import torch
 
 from meshwright.capture.torch_private import clear_workspaces
 from meshwright.execute.draw import is_repeatable
-from meshwright.execute.item import Key, OpLine, RankPart, RunSegment, StartItem
+from meshwright.execute.item import Key, RankPart
 from meshwright.execute.steps import TracedSteps
 from meshwright.program.program import Program
 
@@ -33,17 +33,10 @@ def may_record(program: Program, part: RankPart, steps: TracedSteps, device: tor
     """Whether what a rank does can be recorded."""
     if device.type != "cuda" or part.receives:
         return False
-    segments = [item.segment for item in part.items if isinstance(item, RunSegment)]
-    lines = [line for segment in segments if segment is not None for line in segment.lines]
-    others = [item for item in part.items if isinstance(item, StartItem)]
-    is_alone = all(each.group >= 0 and len(program.groups[each.group]) == 1 for each in others)
-    return is_alone and not any(_is_seeded(line, steps) for line in lines)
-
-
-def _is_seeded(line: OpLine, steps: TracedSteps) -> bool:
-    """Whether an op draws from a generator that is seeded anew in every step."""
-    node = steps[line.samples].ledger.kernels[line.op].node
-    return line.op in steps.draws(line.samples) and not is_repeatable(node)
+    is_alone = all(each.group >= 0 and len(program.groups[each.group]) == 1 for each in part.starts)
+    drawing = (each for each in part.lines if each.op in steps.draws(each.samples))
+    nodes = (steps[each.samples].ledger.kernels[each.op].node for each in drawing)
+    return is_alone and all(map(is_repeatable, nodes))  # others seed a generator in every step
 
 
 def record_graph(run: Callable[[], torch.Tensor]) -> tuple[Replay, torch.Tensor]:
@@ -90,7 +83,9 @@ class Recorded:
         if self.count == _WARM_UP:
             self.seen = inputs
         elif self.count > _WARM_UP and not self.fails:
-            if self.replay is not None and not self._are_shared(inputs):
+            # What is read where the caller had it must be there again.
+            are_shared = all(_is_same(inputs[key], self.given[key]) for key in self.shared)
+            if self.replay is not None and not are_shared:
                 self._record(inputs, settings)  # batches are copied from here on
             elif self.replay is None or settings != self.settings:
                 self._record_or_leave(inputs, settings)
@@ -101,10 +96,6 @@ class Recorded:
                 self.given[key].copy_(tensor)
         self.replay()
         return self.loss.clone()
-
-    def _are_shared(self, inputs: Mapping[Key, torch.Tensor]) -> bool:
-        """Whether all that is read where the caller had it is there again."""
-        return all(_is_same(inputs[key], self.given[key]) for key in self.shared)
 
     def _record_or_leave(self, inputs: Mapping[Key, torch.Tensor], settings: object) -> None:
         """Record, unless settings change too often for that to pay, as those of a scheduler do."""

@@ -8,13 +8,13 @@ how keys travel: `meshwright.execute.talk`.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from meshwright.execute.cut.around import Around
+from meshwright.execute.cut.around import Arguments, Around
 from meshwright.execute.cut.attention import LaterRows, find_mask
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -28,7 +28,6 @@ class Block(Around):
     It is given what the blocks before it make besides, as the last arguments.
     """
 
-    target: Any
     names: tuple[str, ...]
     """The names of the op's arguments, in the order of its schema."""
     first: int
@@ -37,9 +36,7 @@ class Block(Around):
     """How many arguments are of the blocks before it; 0: there is none before it."""
     is_last: bool
 
-    def given(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    def _given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """The op's own arguments, of the mask the columns of the block."""
         own = args[: len(args) - self.num_combined]
         named = dict(zip(self.names, own, strict=False)) | dict(kwargs)
@@ -48,12 +45,12 @@ class Block(Around):
             named[name] = mask.narrow(-1, self.first, named["key"].shape[-2])
         return [named.pop(name) for name in self.names[: len(own)]], named
 
-    def kept(self, made: Any, args: Sequence[Any]) -> Any:
+    def _kept(self, made: Any, args: Sequence[Any]) -> Any:
         """What this block and those before it make together."""
         before = args[len(args) - self.num_combined :]
         if len(made) > 2:
             return self._add(made, before)
-        own, _ = self.given(args, {})
+        own, _ = self._given(args, {})
         total, sums = made
         return self._combine(total, sums, before, dict(zip(self.names, own, strict=False)))
 
@@ -91,10 +88,6 @@ class Block(Around):
         assert mask is not None
         sees = (mask if mask.dtype is torch.bool else mask > -math.inf).any(-1)
         return (~sees).expand(arguments["query"].shape[:-1])
-
-    def around(self, target: Any) -> "Block":
-        """The same around another op of these arguments."""
-        return replace(self, target=target)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Kernels read views of bases (see `meshwright.execute.traced`); a view is made on
 variable beside that of its base. Knows nothing of segments.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.fx import Node
 from meshwright.capture.ledger import Kernel
 from meshwright.capture.torch_private import pytree
 from meshwright.execute.arrived import check_rows, unknown_rows
+from meshwright.execute.compiled import RankState
 from meshwright.execute.groups import group_values
 from meshwright.execute.item import OpLine
 from meshwright.execute.traced import ARRIVED, Layout, TracedStep, relaid, retyped, shape_of
@@ -36,17 +37,12 @@ class OpCall:
 class CodeScope:
     """A function's text as it grows, and its variables."""
 
-    def __init__(
-        self,
-        device: torch.device,
-        group_of: Mapping[str, int],
-        *,
-        has_rates: bool,
-        is_scaled: bool,
-    ) -> None:
-        """`group_of`: the optimiser's group of each parameter; `has_rates`: whether learning rates
-        are tensors; `is_scaled`: whether updates may be left out for the loss scale's sake."""
-        self.device, self.group_of, self.has_rates = device, group_of, has_rates
+    def __init__(self, device: torch.device, held: RankState, *, is_scaled: bool) -> None:
+        """`held`: what the function will be called with; `is_scaled`: whether updates may be left
+        out for the loss scale's sake."""
+        self.device, self.group_of = device, held.group_of
+        self.has_rates = bool(held.rates)
+        """Whether learning rates are tensors."""
         self.is_scaled = is_scaled
         self.counts = "held.scale.counts" if is_scaled else "1"
         """What counters of steps advance by."""
@@ -72,13 +68,14 @@ class CodeScope:
         gone: list[str] = []
         for variable in dict.fromkeys(freed):
             # What was written in place goes by two names; the last of them frees it.
-            if variable and not variable.startswith("state[") and variable not in self._living():
+            if (
+                variable
+                and not variable.startswith("state[")
+                and variable not in self.local.values()
+            ):
                 gone += [variable, *self.views.pop(variable, {}).values()]
         if gone:
             self.text.append(f"del {', '.join(gone)}")
-
-    def _living(self) -> set[str]:
-        return set(self.local.values())
 
     def value(self, value: Any, op: OpCall) -> str:
         """A value that an op is called with."""

@@ -100,9 +100,8 @@ class _SegmentBinder:
         return 1
 
     def _is_last(self, key: Key) -> bool:
-        if isinstance(key, Piece):
-            return True
-        return isinstance(key, int) and self.here.last_user.get(key) in self.line_of
+        is_own = isinstance(key, int) and self.here.last_user.get(key) in self.line_of
+        return is_own or isinstance(key, Piece)
 
     def _line(self, number: int, instruction: int) -> OpLine:
         step = self.lookup.step_of(instruction)

@@ -210,16 +210,10 @@ def _train_plainly(
     return train_plainly(
         deferred,
         repeat_batches(loaders, deferred),
-        steps=settings.steps,
-        optimizer=settings.optimizer,
-        scheduler=settings.scheduler,
-        learning_rate=settings.learning_rate,
-        device=trainer.device,
-        repeated=RepeatedDraws(planned.draws(planned.any().samples), settings.seed),
-        clip_norm=settings.clip_norm,
-        autocast=settings.autocast,
-        loss_scale=settings.loss_scale,
-        given=trainer.trained.start.value,
+        settings,
+        trainer.device,
+        RepeatedDraws(planned.draws(planned.any().samples), settings.seed),
+        trainer.trained.start.value,
     )
 
 
@@ -269,7 +263,7 @@ def _calls(trainer: Trainer) -> dict[str, str]:
     """The kernel call that each op of this rank is."""
     found: dict[str, str] = {}
     graph = trainer.lowered.program.graph
-    for each in trainer.lines:
+    for each in trainer.part.lines:
         kernel = trainer.steps[each.samples].ledger.kernels[each.op]
         found[graph.op_names[each.op]] = describe_call(kernel.node)
     merged: dict[str, str] = {}

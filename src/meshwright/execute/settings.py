@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshwright.execute.entry import Callback
 from meshwright.execute.groups import AnyOptimizer
+from meshwright.execute.log import Callback
 from meshwright.execute.scale import FIRST
 
 

@@ -8,6 +8,7 @@ length of the longest with zeros. Knows nothing of ranks.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
@@ -78,11 +79,12 @@ def pack(
     counts; None: the tensors' own.
     """
     buffers: Buffers = {}
-    sizes = [(each.dtype, each.numel()) for each in tensors]
-    for dtype, width in _widths(sizes, holders).items():
+    places = list(_places([(each.dtype, each.numel()) for each in tensors], holders))
+    widths = {dtype: at + length for dtype, at, length in places}  # the last one's end
+    for dtype, width in widths.items():
         device = next(each.device for each in tensors if each.dtype == dtype)
         buffers[dtype] = torch.empty((holders, width), dtype=dtype, device=device)
-    for k, (dtype, at, length) in enumerate(_places(sizes, holders)):
+    for k, (dtype, at, length) in enumerate(places):
         layout = layouts[k] if layouts else None
         _fill_from(buffers[dtype][:, at : at + length], tensors[k], layout)
     return buffers
@@ -121,10 +123,7 @@ def unpack(gathered: Mapping[torch.dtype, torch.Tensor], targets: Sequence[torch
 
 
 def _size_of(layout: Layout) -> tuple[torch.dtype, int]:
-    size = 1
-    for each in layout.shape:
-        size *= each
-    return layout.dtype, size
+    return layout.dtype, prod(layout.shape)
 
 
 def _fill_from(columns: torch.Tensor, tensor: torch.Tensor, layout: Layout | None) -> None:
@@ -145,13 +144,6 @@ def _fill_from(columns: torch.Tensor, tensor: torch.Tensor, layout: Layout | Non
         layout.shape, layout.stride, dtype=tensor.dtype, device=tensor.device
     ).copy_(tensor)
     _fill_columns(columns, storage_row(same))
-
-
-def _widths(sizes: Sequence[tuple[torch.dtype, int]], holders: int) -> dict[torch.dtype, int]:
-    widths: dict[torch.dtype, int] = {}
-    for dtype, size in sizes:
-        widths[dtype] = widths.get(dtype, 0) + shard_length(size, holders)
-    return widths
 
 
 def _places(

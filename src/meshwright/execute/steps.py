@@ -5,8 +5,8 @@ of the two captures of a model with tied weights was planned, it finds out from 
 step on one sample has other ops than the graph, it is made from those on more samples.
 """
 
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 from torch.optim import Optimizer
 
@@ -26,23 +26,16 @@ from meshwright.graph.foreach import fused_kind
 from meshwright.graph.graph import Graph
 
 
-class TracedSteps(Mapping[int, TracedStep]):
+class TracedSteps(dict[int, TracedStep], ABC):
     """Steps by their number of samples, of which those that are missing are made."""
 
     def __init__(self) -> None:
-        self._made: dict[int, TracedStep] = {}
+        super().__init__()
         self._drawn: dict[int, dict[int, Draw]] = {}
 
-    def __getitem__(self, samples: int) -> TracedStep:
-        if samples not in self._made:
-            self._made[samples] = self._make(samples)
-        return self._made[samples]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._made)
-
-    def __len__(self) -> int:
-        return len(self._made)
+    def __missing__(self, samples: int) -> TracedStep:
+        made = self[samples] = self._make(samples)
+        return made
 
     def draws(self, samples: int) -> dict[int, Draw]:
         """By kernel of the step on so many samples that draws random numbers: how it does."""
@@ -59,8 +52,15 @@ class TracedSteps(Mapping[int, TracedStep]):
         """What `draws` returns, when it is first asked for."""
 
     @abstractmethod
+    def _find_other(self, samples: int) -> int:
+        """Another number of samples, where no other step is there."""
+
     def other(self, samples: int) -> TracedStep:
         """One at another number of samples, to see what grows."""
+        for count, step in self.items():
+            if count != samples:
+                return step
+        return self[self._find_other(samples)]
 
     def any(self) -> TracedStep:
         """One of those that are there."""
@@ -154,12 +154,8 @@ class PlannedSteps(TracedSteps):
         is_random = any(draws(kernel.node) for kernel in step.ledger.kernels)
         return find_draws(step, self.other(samples)) if is_random else {}
 
-    def other(self, samples: int) -> TracedStep:
-        """One at another number of samples, to see what grows."""
-        for count, step in self._made.items():
-            if count != samples:
-                return step
-        return self[2 * samples]
+    def _find_other(self, samples: int) -> int:
+        return 2 * samples
 
 
 def _find_fault(graph: Graph, step: TracedStep, *, is_relaid: bool) -> str:

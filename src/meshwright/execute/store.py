@@ -40,7 +40,8 @@ class SignedStore(dist.Store):  # type: ignore[name-defined,misc]
 
     def set(self, key: str, value: str | bytes) -> None:
         """Keep a value under a key."""
-        self.inner.set(key, self._sign(key, _to_bytes(value)))
+        data = value.encode() if isinstance(value, str) else value
+        self.inner.set(key, self._sign(key, data))
 
     def get(self, key: str) -> bytes:
         """Wait for the value of a key; refuse one that was not written with the token."""
@@ -168,7 +169,7 @@ def _serve_store(address: str, port: int, has_remote: bool) -> Any:
     )
 
 
-def _listen(address: str, port: int, has_remote: bool = False) -> socket.socket:
+def _listen(address: str, port: int, has_remote: bool) -> socket.socket:
     """A socket that listens on one address; left to itself, TCPStore would on all of them.
 
     Many machines take their own name for 127.0.1.1, where others that know it better would find
@@ -192,7 +193,3 @@ def _listen(address: str, port: int, has_remote: bool = False) -> socket.socket:
         reason = error.strerror or error
         raise RankError("the start", f"cannot listen on {where[0]}:{port} ({reason})") from error
     return listener
-
-
-def _to_bytes(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else value

@@ -212,11 +212,9 @@ class GatherWeights:
 
     def weights(self, made: Tensor) -> list[Tensor]:
         """The weights in the buffer."""
-        found, start = [], 0
-        for each in self.layouts:
-            found.append(made.as_strided(each.shape, each.stride, start))
-            start += each.length
-        return found
+        parts = torch.split(made, [each.length for each in self.layouts])
+        pairs = zip(parts, self.layouts, strict=True)
+        return [part.as_strided(each.shape, each.stride) for part, each in pairs]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from meshwright.errors import InputError, quoted
-from meshwright.execute.manifest import SavedFile
+from meshwright.execute.manifest import SavedFile, SavedPiece, SavedTensor
+from meshwright.execute.piece import whole_box
 
 _TYPES = {
     torch.float64: "F64",
@@ -106,15 +107,6 @@ def _to_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return row.as_strided((row.numel(),), (1,)).view(torch.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What a file says of a tensor."""
-
-    dtype: str
-    """The name of its type, as torch calls it."""
-    shape: tuple[int, ...]
-
-
 def find_type(name: str) -> torch.dtype:
     """The type that manifests call so."""
     for dtype in _TYPES:
@@ -123,7 +115,7 @@ def find_type(name: str) -> torch.dtype:
     raise InputError(f"type {quoted(name)}: no file of tensors has it")
 
 
-def read_headers(path: Path) -> dict[str, Header]:
+def read_headers(path: Path) -> dict[str, SavedTensor]:
     """The tensors of a file, by name; their numbers are not read."""
     found = {}
     names = {code: str(dtype).removeprefix("torch.") for dtype, code in _TYPES.items()}
@@ -134,7 +126,9 @@ def read_headers(path: Path) -> dict[str, Header]:
                 code = str(each.get_dtype())
                 if code not in names:
                     raise InputError(f"{quoted(path.name)}: {quoted(name)} is of type {code}")
-                found[name] = Header(names[code], tuple(each.get_shape()))
+                shape = list(each.get_shape())
+                pieces = [SavedPiece.of(whole_box(shape), path.name, name)]
+                found[name] = SavedTensor(dtype=names[code], shape=shape, pieces=pieces)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{quoted(path.name)}: cannot be read ({error})") from None
     return found

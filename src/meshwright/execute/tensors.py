@@ -18,16 +18,16 @@ from meshwright.execute.code import compile_segment
 from meshwright.execute.compiled import Compiled, Extra, RankState
 from meshwright.execute.exchange import RankExchange
 from meshwright.execute.item import Key, Piece, RankPart, Receive, RunSegment, Segment, StartItem
+from meshwright.execute.lowered import Lowered
 from meshwright.execute.marks import Marks
 from meshwright.execute.region.recipe import Compiler
-from meshwright.execute.rows import Rows
 from meshwright.execute.sample import count_blocks
 from meshwright.execute.steps import TracedSteps
 from meshwright.execute.talk import Begun, Talk, nothing
 from meshwright.execute.traced import Layout
 from meshwright.execute.walk import Times
 from meshwright.execute.work import All, Communication, Finish
-from meshwright.program.program import Kind, Program
+from meshwright.program.program import Kind
 
 
 class TensorWorker:
@@ -35,10 +35,9 @@ class TensorWorker:
 
     def __init__(
         self,
-        program: Program,
+        lowered: Lowered,
         part: RankPart,
         steps: TracedSteps,
-        rows: Rows,
         exchange: RankExchange,
         held: RankState,
         *,
@@ -49,7 +48,8 @@ class TensorWorker:
         """`clip`: how gradients are clipped. `inspector`: it looks at the results of all ops,
         unless a step is timed. `compiler`: it makes one function of each region of ops; None: every
         op is a call."""
-        self.program, self.part, self.steps, self.rows = program, part, steps, rows
+        self.lowered, self.part, self.steps = lowered, part, steps
+        self.program, self.rows = lowered.program, lowered.rows
         self.exchange, self.held, self.device = exchange, held, exchange.device
         self.inspector, self.compiler, self.clip = inspector, compiler, clip
         self.kept: dict[Key, Any] = {}
@@ -58,12 +58,12 @@ class TensorWorker:
         self.times: Times | None = None
         self.blocks: list[int] = []
         """By tensor; counted when it first matters."""
-        self.marks = Marks(self.device, program.instructions["seconds"])
+        self.marks = Marks(self.device, self.program.instructions["seconds"])
         self.compiled: dict[tuple[Segment, Extra], Compiled] = {}
         segments = [item for item in part.items if isinstance(item, RunSegment)]
-        segments += [item.run for item in part.items if isinstance(item, StartItem) and item.run]
-        first = program.instructions["rows_from"]
-        self.first_row = {id(item): rows.bound(first[item.instructions[0]]) for item in segments}
+        segments += [each.run for each in part.starts if each.run]
+        first, bound = self.program.instructions["rows_from"], self.rows.bound
+        self.first_row = {id(item): bound(first[item.instructions[0]]) for item in segments}
         self.functions = {id(each): self._compiled(each).run for each in segments}
 
     def begin(self, inputs: Mapping[Key, torch.Tensor], times: Times | None) -> None:
@@ -148,13 +148,7 @@ class TensorWorker:
         key = item.segment, extra
         if key not in self.compiled:
             self.compiled[key] = compile_segment(
-                item.segment,
-                self.steps,
-                self.device,
-                extra,
-                self.held.group_of,
-                self.compiler,
-                has_rates=bool(self.held.rates),
+                item.segment, self.steps, self.device, self.held, extra, self.compiler
             )
         return self.compiled[key]
 
@@ -276,7 +270,8 @@ class TensorWorker:
         dim = self._opened(self.kept[item.pieces[0].buffer], item.pieces[0])[1]
         counts = self._member_counts(item)
         unit = own.shape[dim] // item.pieces[0].count
-        padded = own.new_zeros(_resized(own.shape, dim, unit * max(counts)))
+        longest = (*own.shape[:dim], unit * max(counts), *own.shape[dim + 1 :])
+        padded = own.new_zeros(longest)
         padded.narrow(dim, 0, own.shape[dim]).copy_(own)
         parts = [torch.empty_like(padded) for _ in counts]
         flats = [flat_bytes(each) for each in parts]
@@ -393,7 +388,3 @@ def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The part of its storage that a tensor spans, as bytes, without a copy."""
     offset = int(tensor.storage_offset())
     return tensor.as_strided((_span(tensor) - offset,), (1,), offset).view(torch.uint8)
-
-
-def _resized(shape: torch.Size, dim: int, size: int) -> list[int]:
-    return [size if k == dim else each for k, each in enumerate(shape)]

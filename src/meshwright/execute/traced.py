@@ -14,7 +14,6 @@ import torch
 from torch.fx import Node
 
 from meshwright.capture.ledger import Kernel, Ledger, counts_steps, storage_of, tensor_versions
-from meshwright.capture.torch_private import pytree
 from meshwright.capture.trace import Trace
 from meshwright.errors import InputError
 
@@ -186,19 +185,14 @@ class TracedStep:
         Parameters, buffers and the optimiser's state by their own names, inputs as "input 0", ...,
         constants of the model's code as "constant 0", ...
         """
-        trace = self.trace
-        names = [*trace.parameter_names, *trace.buffer_names, *trace.state_names]
-        names += [f"input {number}" for number in range(trace.num_inputs)]
-        constants = len([each for each in self.ledger.versions if each.source < 0]) - len(names)
-        names += [f"constant {number}" for number in range(constants)]
         held = [k for k, each in enumerate(self.ledger.versions) if each.source < 0]
-        order = [*self.ledger.start, *(k for k in held if k not in set(self.ledger.start))]
-        return dict(zip(order, names, strict=True))
+        order = dict.fromkeys([*self.ledger.start, *held])
+        return dict(zip(order, [*self.trace.start, *self.constants], strict=True))
 
     @cached_property
     def constants(self) -> dict[str, torch.Tensor]:
         """The tensors of the model's code."""
-        nodes = [node for node in self.trace.graph.nodes if node.op == "get_attr"]
+        nodes = self.trace.graph.find_nodes(op="get_attr")
         return {
             f"constant {number}": self.trace.constants[str(node.target)]
             for number, node in enumerate(nodes)
@@ -208,20 +202,17 @@ class TracedStep:
     def counters(self) -> dict[int, list[Node]]:
         """By kernel: the optimiser's counters that it advances first."""
         found: dict[int, list[Node]] = {}
+        version_of = dict(zip(self.trace.start.values(), self.ledger.start, strict=True))
         for node in self.trace.graph.nodes:
             if node.op == "call_function" and counts_steps(node):
-                version = self.ledger.start[self._placeholders.index(node.args[0])]
+                version = version_of[node.all_input_nodes[0]]
                 found.setdefault(self.ledger.versions[version].readers[0], []).append(node)
         return found
 
     @cached_property
-    def _placeholders(self) -> list[Node]:
-        return [node for node in self.trace.graph.nodes if node.op == "placeholder"]
-
-    @cached_property
     def loss_version(self) -> int:
         """The version that holds the loss."""
-        loss = _output_nodes(self.trace)[0]
+        loss = self.trace.returned[0]
         kernel = self.ledger.kernel_of[loss.name]
         made = list(self.ledger.kernels[kernel].made)
         storage = storage_of(loss.meta["val"])
@@ -234,7 +225,7 @@ class TracedStep:
     @cached_property
     def loss_layout(self) -> Layout:
         """Where in its storage the loss is."""
-        return Layout.of(_output_nodes(self.trace)[0].meta["val"])
+        return Layout.of(self.trace.returned[0].meta["val"])
 
     @cached_property
     def seed_kernel(self) -> int:
@@ -250,11 +241,6 @@ class TracedStep:
 def prepare_step(trace: Trace, samples: int) -> TracedStep:
     """A trace at a number of samples, ready to be run."""
     return TracedStep(trace=trace, ledger=trace.ledger, samples=samples)
-
-
-def _output_nodes(trace: Trace) -> list[Node]:
-    node = next(node for node in trace.graph.nodes if node.op == "output")
-    return [each for each in pytree.tree_leaves(node.args) if isinstance(each, Node)]
 
 
 def _leaves(node: Node) -> list[Any]:

@@ -2,7 +2,7 @@
 values it starts. Knows nothing of steps that are run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,9 +11,12 @@ from torch import nn
 from meshwright.capture.trace import Trace
 from meshwright.execute.finite import find_flaw
 from meshwright.execute.piece import TensorHolding, hold_share
-from meshwright.execute.state import Real, canonical_names, is_saved
 from meshwright.execute.steps import TracedSteps
+from meshwright.execute.traced import relaid
 from meshwright.execute.weights import WeightFolder
+
+Real = Callable[[torch.Tensor], torch.Tensor]
+"""From a parameter or buffer of the model, which may be without memory, to its values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +36,40 @@ class StartValues:
             return self.weights.real(name, held[name])
         return self.real(held[name])
 
-    def find_given(self, trace: Trace, names: Sequence[str]) -> frozenset[str]:
-        """Those of the names that files have values for, copies of tied weights included."""
-        if self.weights is None:
-            return frozenset()
-        first, given = canonical_names(trace), self.weights.tensors
-        return frozenset(each for each in names if first.get(each, each) in given)
+    def make_state(
+        self, planned: TracedSteps, steps: TracedSteps, names: Sequence[str], device: torch.device
+    ) -> list[torch.Tensor]:
+        """The tensors of these names on a device, in the layouts in which the rank's step was
+        traced; of those that the rank holds a shard of that shard, as they lie in the step that was
+        planned. Those that files have values for get these later.
+
+        At no time is more than one whole tensor there besides.
+        """
+        step, shares = steps.any(), steps.shares()
+        layouts, whole = (
+            {name: each.layouts[version] for version, name in each.held.items()}
+            for each in (step, planned.any())
+        )
+        first = canonical_names(planned.any().trace)
+        given: dict[str, torch.Tensor] = {
+            **dict(self.model.named_parameters(remove_duplicate=False)),  # copies of tied ones, too
+            **dict(self.model.named_buffers()),
+        }
+        made: list[torch.Tensor] = []
+        for name in names:
+            if self.weights is not None and first.get(name, name) in self.weights.tensors:
+                made.append(layouts[name].empty(device))
+            elif name in given:
+                own = self.real(given[name]).detach()
+                if name in shares:  # of what lies in memory as planned
+                    own = shares[name].of(relaid(own, whole[name].stride))
+                made.append(layouts[name].empty(device).copy_(own))
+                del own  # the whole tensor goes with it
+            elif name in step.constants:
+                made.append(step.constants[name].to(device))
+            else:  # the optimiser's, which starts from nothing
+                made.append(layouts[name].empty(device).zero_())
+        return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -107,3 +138,21 @@ class Trained:
             if is_saved(name):
                 found.setdefault(names.get(name, name), []).append(each)
         return found
+
+
+def canonical_names(trace: Trace) -> dict[str, str]:
+    """For copies of tied weights, and the optimiser's state of them: the names without copies.
+
+    Copies are equal, so a checkpoint has one of them, and is that of a run without copies.
+    """
+    kinds = {name.rpartition(".")[2] for name in trace.state_names}
+    names: dict[str, str] = {}
+    for first, *others in trace.tied:
+        for each in others:
+            names |= {each: first, **{f"{each}.{kind}": f"{first}.{kind}" for kind in kinds}}
+    return names
+
+
+def is_saved(name: str) -> bool:
+    """Whether a checkpoint keeps it: constants of the code need no saving."""
+    return not name.startswith("constant ")

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from meshwright.capture.device import device_software
-from meshwright.capture.optimiser import LEARNING_RATE, find_optimiser
+from meshwright.capture.optimiser import find_optimiser
 from meshwright.capture.stepped import Stepped, take_step
 from meshwright.capture.trace import Trace
 from meshwright.capture.workload import Workload
 from meshwright.errors import NonFiniteError
 from meshwright.execute.bind_rank import bind_rank
 from meshwright.execute.blame import Finding, Inspector, find_blame
-from meshwright.execute.clip import make_clip
+from meshwright.execute.clip import Clip, make_clip
 from meshwright.execute.compiled import RankState
 from meshwright.execute.evaluation import RankEvaluation
 from meshwright.execute.exchange import RankExchange, close_exchange, open_exchange
@@ -28,30 +28,21 @@ from meshwright.execute.fault import name_rank
 from meshwright.execute.feed import Feed
 from meshwright.execute.finite import LossCheck
 from meshwright.execute.group import waiting
-from meshwright.execute.groups import (
-    AnyOptimizer,
-    LearningRates,
-    find_groups,
-    open_optimizer,
-    read_settings,
-)
-from meshwright.execute.item import OpLine, RunSegment
-from meshwright.execute.keyed import find_keys
-from meshwright.execute.lowered import Lowered, communication
+from meshwright.execute.groups import LearningRates, find_groups, open_optimizer, read_settings
+from meshwright.execute.lowered import communication
 from meshwright.execute.message import gather
-from meshwright.execute.progress import Progress
 from meshwright.execute.pulse import Pulse
-from meshwright.execute.random.keys import seed_of
+from meshwright.execute.random.keys import SampleKeys, seed_of
 from meshwright.execute.recorded import Recorded, may_record
 from meshwright.execute.region.recipe import Compiler
 from meshwright.execute.scale import LossScale
-from meshwright.execute.state import Real, make_state
+from meshwright.execute.seat import Seat
+from meshwright.execute.settings import Settings
 from meshwright.execute.steps import PlannedSteps
 from meshwright.execute.tensors import TensorWorker
-from meshwright.execute.trained import StartValues, Trained
+from meshwright.execute.trained import Real, StartValues, Trained
 from meshwright.execute.walk import ProgramWalk, Times
-from meshwright.execute.way import RankWiring
-from meshwright.execute.weights import WeightFolder, match_weights
+from meshwright.execute.weights import match_weights, open_weights
 from meshwright.message import say_nothing
 
 _BEHIND = 4
@@ -63,75 +54,55 @@ class Trainer:
 
     def __init__(
         self,
-        lowered: Lowered,
+        seat: Seat,
         workload: Workload,
+        settings: Settings,
         *,
-        rank: int,
-        device: torch.device,
-        optimizer: AnyOptimizer = "adamw",
-        autocast: str | None = None,
-        learning_rate: float = LEARNING_RATE,
-        clip_norm: float | None = None,
-        loss_scale: float | None = None,
-        is_mean: bool = True,
-        seed: int = 0,
         real: Real | None = None,
-        rank_of: Sequence[int] | None = None,
-        wiring: RankWiring | None = None,
-        progress: Progress | None = None,
-        checks_ops: bool = False,
-        compiler: Compiler | None = None,
-        show: Callable[[str], None] | None = None,
-        weights: WeightFolder | None = None,
         trace: Trace | None = None,
+        compiler: Compiler | None = None,
+        show: Callable[[str], None] = say_nothing,
     ) -> None:
-        """`optimizer`: its name, one of torch.optim's, or what makes one for the model;
-        `learning_rate` is for one that is named. `clip_norm`: what the norm of all gradients is
-        clipped to, where `lowered` has room for that. `loss_scale`: what losses are multiplied with
-        before backward at first (see `LossScale`), where it has room for clipping. `weights`: files
-        with what the model starts from, instead of its own values. `trace`: of the step on the
-        workload's samples, where it was traced already with this optimiser and autocast.
-        `compiler`: it makes one function of each region of ops; None calls every op. `show` is told
-        if steps cannot be recorded, and are run. `checks_ops`: a step whose numbers are not finite
-        names the op that made the first of them; every op's results are looked at, which takes as
-        long as the ops or longer."""
-        self.lowered, self.workload, self.seed, self.rank = lowered, workload, seed, rank
-        self.rank_of = _rank_of(lowered) if rank_of is None else tuple(rank_of)
-        self.number = self.rank_of.index(rank)
-        self.optimizer = open_optimizer(optimizer, workload.model, learning_rate)
+        """Gradients are clipped and losses scaled where the seat's program has room for that.
+
+        `real`: gives the tensors of the model their values; None: they have them. `trace`: of the
+        step on the workload's samples, where it was traced already with this optimiser and
+        autocast. `compiler`: it makes one function of each region of ops; None calls every op.
+        `show` is told if steps cannot be recorded, and are run.
+        """
+        self.lowered, self.workload = seat.lowered, workload
+        self.seed, self.rank = settings.seed, seat.rank
+        self.rank_of, self.device, self.is_mean = seat.rank_of, seat.device, settings.is_mean
+        weights = None if settings.weights is None else open_weights(settings.weights)
+        self.optimizer = open_optimizer(settings.optimizer, workload.model, settings.learning_rate)
         """It holds the numbers that updates are given; it updates nothing itself."""
         self.updates = find_optimiser(self.optimizer)
         self.planned = PlannedSteps(
             workload,
-            lowered.graph,
+            self.lowered.graph,
             self.optimizer,
-            autocast,
-            on_gpu=device.type == "cuda",
+            settings.autocast,
+            on_gpu=self.device.type == "cuda",
             trace=trace,
         )
         """The steps as they were planned."""
-        self.steps, self.part = bind_rank(
-            lowered,
-            self.planned,
-            self.number,
-            is_mean=is_mean,
-            is_scaled=loss_scale is not None,
-        )
+        number = self.rank_of.index(self.rank)
+        self.steps, self.part = bind_rank(self.lowered, self.planned, number, settings)
         """The steps as this rank runs them, and what it runs of them."""
-        self.device = device
-        self.exchange = self._open_exchange(wiring, progress)
-        self.software = device_software(device, is_compiled=compiler is not None)
-        self.inspector = Inspector() if checks_ops else None
-        self.recorded = None if compiler is None else self._make_recorded(show or say_nothing)
+        self.exchange = self._open_exchange(seat)
+        self.software = device_software(self.device, is_compiled=compiler is not None)
+        self.inspector = Inspector() if settings.checks_ops else None
+        self.recorded = None if compiler is None else self._make_recorded(show)
         self.rates = LearningRates(
-            [] if self.recorded is None else self.optimizer.param_groups, device
+            [] if self.recorded is None else self.optimizer.param_groups, self.device
         )
-        self.keys = find_keys(self.part, self.steps, lowered, seed, device)
-        self.scale = None if loss_scale is None else LossScale(device, loss_scale)
+        self.keys = self._find_keys()
+        first_scale = settings.loss_scale
+        self.scale = None if first_scale is None else LossScale(self.device, first_scale)
         start = StartValues(
             model=workload.model,
             weights=None if weights is None else match_weights(weights, workload.model),
-            real=real or _itself,
+            real=real or (lambda tensor: tensor),
         )
         self.held = self._make_held(start)
         self.trained = Trained(
@@ -139,10 +110,20 @@ class Trainer:
             names=tuple(self.part.state), tensors=self.held.state,
         )  # fmt: skip
         self.trained.fill()
-        self.walk = self._make_walk(compiler, clip_norm, progress)
-        self.is_mean, self.compiler = is_mean, compiler
+        self.worker = TensorWorker(
+            self.lowered,
+            self.part,
+            self.steps,
+            self.exchange,
+            self.held,
+            inspector=self.inspector,
+            compiler=compiler,
+            clip=self._make_clip(settings.clip_norm, seat),
+        )
+        program = self.lowered.program
+        self.walk = ProgramWalk(program, self.part, self.exchange, self.worker, seat.watch)
         self.evaluation: RankEvaluation | None = None
-        self.feed = Feed(lowered, self.planned, self.steps, self.part, device, is_mean=is_mean)
+        self.feed = Feed(self.planned, self.worker, is_mean=self.is_mean)
         self.num_steps = 0
         self.taken: list[float] = []
         """The losses of the run's steps as far as they are known, from its first step on."""
@@ -156,26 +137,38 @@ class Trainer:
         self.unchecked = self.trained.find_unchecked()
         """Names of state that may hold numbers which are not finite."""
 
-    def _open_exchange(self, wiring: RankWiring | None, progress: Progress | None) -> RankExchange:
+    def _open_exchange(self, seat: Seat) -> RankExchange:
         """The connections to other ranks; all ranks call it."""
         program = self.lowered.program
-        with waiting(progress, "making process groups"):
+        with waiting(seat.watch, "making process groups"):
             return open_exchange(
-                self.device, self.rank_of, program.groups, *communication(program), wiring
+                self.device, self.rank_of, program.groups, *communication(program), seat.wiring
             )
+
+    def _find_keys(self) -> SampleKeys:
+        """Room for the keys of random numbers: those of ops that draw, for the samples that this
+        rank runs them on."""
+        ops, samples = set[int](), set[int]()
+        rows, first_rows = self.lowered.rows, self.lowered.program.instructions["rows_from"]
+        drawn: dict[int, set[int]] = {}
+        for item, segment in self.part.segments:
+            if id(segment) not in drawn:  # it serves many microbatches
+                draws = (
+                    (self.steps.draws(each.samples).get(each.op), each.samples)
+                    for each in segment.lines
+                )
+                found = {(draw.op, count) for draw, count in draws if draw is not None}
+                ops |= {op for op, _ in found}
+                drawn[id(segment)] = {count for _, count in found}
+            row = rows.bound(first_rows[item.instructions[0]])
+            for count in drawn[id(segment)]:
+                first = rows.first_sample(item.microbatch, row, count)
+                samples.update(range(first, first + count))
+        return SampleKeys(self.seed, ops, samples, self.device)
 
     def _make_held(self, start: StartValues) -> RankState:
         """The state that this rank trains, with the model's own values where files have none."""
-        state = make_state(
-            self.steps.any(),
-            self.planned.any(),
-            self.part.state,
-            self.workload.model,
-            start.real,
-            self.device,
-            self.steps.shares(),
-            start.find_given(self.planned.any().trace, self.part.state),
-        )
+        state = start.make_state(self.planned, self.steps, self.part.state, self.device)
         return RankState(
             state=state,
             sums=[None] * self.part.num_sums,
@@ -206,26 +199,12 @@ class Trainer:
 
         return update_if_finite
 
-    def _make_walk(
-        self, compiler: Compiler | None, clip_norm: float | None, progress: Progress | None
-    ) -> ProgramWalk:
-        program, clip = self.lowered.program, None
-        if clip_norm is not None or self.scale is not None:
-            with waiting(progress, "agreeing on who counts which gradients"):
-                limit = inf if clip_norm is None else clip_norm
-                clip = make_clip(limit, self.scale, self.part, self.steps, self.device)
-        worker = TensorWorker(
-            program,
-            self.part,
-            self.steps,
-            self.lowered.rows,
-            self.exchange,
-            self.held,
-            inspector=self.inspector,
-            compiler=compiler,
-            clip=clip,
-        )
-        return ProgramWalk(program, self.part, self.exchange, worker, progress)
+    def _make_clip(self, clip_norm: float | None, seat: Seat) -> Clip | None:
+        if clip_norm is None and self.scale is None:
+            return None
+        with waiting(seat.watch, "agreeing on who counts which gradients"):
+            limit = inf if clip_norm is None else clip_norm
+            return make_clip(limit, self.scale, self.part, self.steps, self.device)
 
     def _make_recorded(self, show: Callable[[str], None]) -> Recorded | None:
         """What records steps and runs them again, where that can be done."""
@@ -238,12 +217,6 @@ class Trainer:
     def state(self) -> dict[str, torch.Tensor]:
         """What this rank trains, by the model's names; see `Trained.state`."""
         return self.trained.state
-
-    @property
-    def lines(self) -> list[OpLine]:
-        """The ops that this rank runs."""
-        segments = [each.segment for each in self.part.items if isinstance(each, RunSegment)]
-        return [line for segment in segments if segment is not None for line in segment.lines]
 
     def step(
         self,
@@ -299,16 +272,15 @@ class Trainer:
         dropped, batch norm takes its running statistics, nothing that is trained changes."""
         if self.evaluation is None:
             self.evaluation = RankEvaluation(
-                self.lowered, self.planned, self.steps, self.part, self.held, self.exchange,
-                is_mean=self.is_mean, compiler=self.compiler, progress=self.walk.progress,
-            )  # fmt: skip
+                self.planned, self.worker, self.walk.progress, is_mean=self.is_mean
+            )
         inputs, labels = self.feed.read(args, dict(kwargs or {}))
         total = self._add_up(self.evaluation.run(inputs))
         return Pulse(self.num_steps, total, labels=labels, progress=self.walk.progress)
 
     def _forget(self) -> None:
         """Clear what a step leaves that ended halfway."""
-        self.walk.worker.end()
+        self.worker.end()
         self.held.sums[:] = [None] * len(self.held.sums)
         self.held.losses.clear()
 
@@ -372,12 +344,3 @@ class Trainer:
 
 def _nobody(*_: object) -> None:
     raise AssertionError("only collectives talk")
-
-
-def _itself(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
-
-
-def _rank_of(lowered: Lowered) -> tuple[int, ...]:
-    ranks = {device: rank for rank, device in enumerate(lowered.devices)}
-    return tuple(ranks.get(device, -1) for device in range(lowered.program.num_devices))

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from meshwright.capture.capture import capture_traced
-from meshwright.capture.trace import Trace
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
@@ -193,9 +192,11 @@ class Training:
 def open_planned(
     graph: Graph | None, cluster: Cluster, plan: Plan, workload: Workload, settings: Settings
 ) -> Iterator[Training]:
-    """Open the training of a plan that was made for `graph`, None: the workload's own step.
+    """While this holds, this process is a rank of a run of the plan; the model's weights must be
+    real.
 
-    A graph of merged ops, as compiled steps are planned, is taken apart into the step's ops first.
+    The plan was made for `graph`, None: the workload's own step. A graph of merged ops, as compiled
+    steps are planned, is taken apart into the step's ops first.
     """
     trace, is_captured = None, graph is None
     if graph is None:
@@ -204,30 +205,7 @@ def open_planned(
     plan = plan.in_ops(graph)
     if not is_captured and may_be_fused(graph):
         graph, plan, settings, trace = unmerge(graph, cluster, plan, workload, settings)
-    with open_training(graph, cluster, plan, workload, settings, trace) as opened:
-        yield opened
-
-
-@contextmanager
-def open_training(
-    graph: Graph,
-    cluster: Cluster,
-    plan: Plan,
-    workload: Workload,
-    settings: Settings,
-    trace: Trace | None = None,
-) -> Iterator[Training]:
-    """While this holds, this process is a rank of the run; the model's weights must be real.
-
-    `trace`: that the graph was captured from, where that was here."""
-    for name, each in workload.model.named_parameters():
-        if each.is_meta and settings.weights is None:
-            raise InputError(
-                f"model {type(workload.model).__name__}: {name} must have values, is on the meta "
-                f"device; build the model on the CPU, name a folder of weights, or let "
-                f"`meshwright run` build it"
-            )
-    _check_buffers(workload.model)
+    _check_values(workload.model, settings)
     with seated(lower_for(graph, cluster, plan, settings), cluster, settings) as seat:
         trainer = make_trainer(seat, workload, None, settings, trace)
         course = Course(trainer)
@@ -246,8 +224,15 @@ def open_training(
         trainer.close()
 
 
-def _check_buffers(model: torch.nn.Module) -> None:
-    """Refuse buffers without values that files of weights do not have."""
+def _check_values(model: torch.nn.Module, settings: Settings) -> None:
+    """Refuse parameters and buffers without values that files of weights do not have."""
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta and settings.weights is None:
+            raise InputError(
+                f"model {type(model).__name__}: {name} must have values, is on the meta device; "
+                f"build the model on the CPU, name a folder of weights, or let `meshwright run` "
+                f"build it"
+            )
     saved = persistent_names(model)
     for name, each in model.named_buffers():
         if each.is_meta and name not in saved:

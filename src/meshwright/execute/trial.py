@@ -46,13 +46,7 @@ def try_plan(
     find_groups(optimizer, workload.model)
     planned = PlannedSteps(workload, lowered.graph, optimizer, settings.autocast)
     for number in differing_devices(lowered):
-        bind_rank(
-            lowered,
-            planned,
-            number,
-            is_mean=settings.is_mean,
-            is_scaled=settings.loss_scale is not None,
-        )
+        bind_rank(lowered, planned, number, settings)
     check_steps(lowered, planned, settings)
 
 

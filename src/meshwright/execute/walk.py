@@ -17,7 +17,7 @@ import torch
 
 from meshwright.execute.exchange import RankExchange
 from meshwright.execute.item import Item, Key, RankPart, Receive, RunSegment, StartItem
-from meshwright.execute.progress import Progress, Unwatched
+from meshwright.execute.progress import NOBODY, Progress
 from meshwright.execute.thread import Served
 from meshwright.execute.work import Communication, Finish
 from meshwright.program.program import JOINS, Kind, Program
@@ -116,26 +116,14 @@ class ProgramWalk:
         progress: Progress | None = None,
     ) -> None:
         self.program, self.part, self.exchange, self.worker = program, part, exchange, worker
-        self.progress: Progress = progress or Unwatched()
-        self.doing = {
-            number: Doing(program, number)
-            for item in part.items
-            for number in (
-                item.instructions[:1] if isinstance(item, RunSegment) else (item.instruction,)
-            )
-        }
-        self.doing |= {each.instruction: Doing(program, each.instruction) for each in part.receives}
+        self.progress: Progress = progress or Progress()
+        starts = part.starts
+        runs = [item.instructions[0] for item in part.items if isinstance(item, RunSegment)]
         self.peer = {each.instruction: each.peer for each in part.receives}
-        self.sent_to = {
-            item.instruction: item.peer
-            for item in part.items
-            if isinstance(item, StartItem) and item.kind == Kind.SEND
-        }
-        self.group = {
-            item.instruction: item.group
-            for item in part.items
-            if isinstance(item, StartItem) and item.group >= 0
-        }
+        numbers = (*runs, *(each.instruction for each in starts), *self.peer)
+        self.doing = {each: Doing(program, each) for each in numbers}
+        self.sent_to = {each.instruction: each.peer for each in starts if each.kind == Kind.SEND}
+        self.group = {each.instruction: each.group for each in starts if each.group >= 0}
         self.others = {each: self._others(each) for each in set(self.group.values())}
         self.pending: dict[int, _Pending] = {}
         self.over: set[int] = set()
@@ -263,9 +251,10 @@ class ProgramWalk:
         )
         if pending.done is not None:
             pending.done.wait()
-            self.waiters.check()
+            if self.waiters.error is not None:
+                raise self.waiters.error
         pending.work.wait()
-        progress.waits_for = -1
+        progress.waits_for = NOBODY
         progress.count += 1
         self.posted_bytes -= pending.size
         if self.times is not None:
@@ -277,7 +266,7 @@ class ProgramWalk:
         progress.doing = self.doing[instruction]
         progress.waits_for = self.exchange.rank_of[self.sent_to[instruction]]
         self.sends.wait(instruction)
-        progress.waits_for = -1
+        progress.waits_for = NOBODY
         progress.count += 1
         self.over.add(instruction)
 
@@ -285,9 +274,9 @@ class ProgramWalk:
         progress = self.progress
         progress.doing = "the end of its sends"
         peers = set(self.sent_to.values())
-        progress.waits_for = tuple({self.exchange.rank_of[each] for each in peers}) or -1
-        self.sends.drain()
-        progress.waits_for = -1
+        progress.waits_for = tuple({self.exchange.rank_of[each] for each in peers}) or NOBODY
+        self.sends.wait()
+        progress.waits_for = NOBODY
         progress.count += 1
 
 
@@ -311,15 +300,9 @@ class _Sends:
         self.number[instruction] = self.count
         self.queue.put([work, instruction, times])
 
-    def wait(self, instruction: int) -> None:
-        """Return when one is done, and all before it."""
-        self._wait_until(self.number[instruction])
-
-    def drain(self) -> None:
-        """Return when all are done."""
-        self._wait_until(self.count)
-
-    def _wait_until(self, count: int) -> None:
+    def wait(self, instruction: int | None = None) -> None:
+        """Return when one is done, and all before it; None: when all are."""
+        count = self.count if instruction is None else self.number[instruction]
         with self.idle:
             self.idle.wait_for(lambda: self.done >= count or self.error is not None)
         if self.error is not None:
@@ -352,11 +335,6 @@ class _Waiters:
         if peer not in self.queues:
             self.queues[peer] = Served(self._serve, "receives")
         self.queues[peer].put((pending, instruction, times))
-
-    def check(self) -> None:
-        """Raise what a thread met."""
-        if self.error is not None:
-            raise self.error
 
     def _serve(self, entry: _Received) -> None:
         pending, instruction, times = entry

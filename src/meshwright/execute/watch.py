@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -18,16 +19,15 @@ import msgspec
 
 from meshwright.errors import MeshwrightError
 from meshwright.execute.fault import Report, name_rank, show_line, tell
+from meshwright.execute.progress import NOBODY, Progress
 from meshwright.execute.stall import Post, Stall, find_reached, find_stall
 from meshwright.execute.thread import start_thread
 
-NOBODY = -1
 LOST_TICKS = 5
 """Posts of a rank that may be missing before it counts as gone, once a connection was lost."""
 
-_Words = tuple[int, str, tuple[int, ...], float, bool]
-"""A post as it stands in the store: its number, then as in `Post`."""
-_NO_POST: _Words = (0, "the start", (), 0.0, False)
+_Numbered = tuple[int, Post]
+"""A post as it stands in the store, after its number."""
 
 
 class Store(Protocol):
@@ -46,7 +46,7 @@ class Store(Protocol):
         """Count up; the count afterwards."""
 
 
-class Watch:
+class Watch(Progress):
     """One rank's watch. The main thread stores `doing`, `count` and `waits_for`, nothing else.
 
     Before it begins something: `watch.doing = text` and `watch.count += 1`; around what blocks:
@@ -55,8 +55,7 @@ class Watch:
 
     __slots__ = (
         "_devices", "_ended", "_folder", "_heard", "_is_lost", "_make_store", "_posts", "_progress",
-        "_rank", "_stall_seconds", "_store", "_store_rank", "_threads", "_tick_seconds", "count",
-        "doing", "waits_for",
+        "_rank", "_stall_seconds", "_store", "_store_rank", "_threads", "_tick_seconds",
     )  # fmt: skip
 
     def __init__(
@@ -76,9 +75,7 @@ class Watch:
         `store_rank` is the rank whose process holds the store, NOBODY if none does; it must not
         end before the others have stopped.
         """
-        self.doing: object = "the start"  # its text is made only when it is posted
-        self.count = 0
-        self.waits_for: int | tuple[int, ...] = NOBODY
+        super().__init__("the start")
         self._rank = rank
         self._devices = devices
         self._make_store = make_store
@@ -246,8 +243,7 @@ class Watch:
 
     def _send(self, post: Post, beat: int) -> None:
         assert self._store is not None
-        value: _Words = (beat, post.doing, post.waits_for, post.idle_seconds, post.has_ended)
-        self._store.set(f"watch/{self._rank}", msgspec.json.encode(value).decode())
+        self._store.set(f"watch/{self._rank}", msgspec.json.encode((beat, post)).decode())
 
     def _read_reached(self, own: Post, changed: dict[int, tuple[int, float]]) -> None:
         """Read the posts of those that this rank waits for, and of those they wait for."""
@@ -265,20 +261,13 @@ class Watch:
         """A rank's last post; `changed` has its number and when it was first seen."""
         assert self._store is not None
         key = f"watch/{rank}"
-        beat, doing, waits_for, idle_seconds, has_ended = _NO_POST
+        beat, post = 0, Post(doing="the start")
         if self._store.check([key]):  # a get would wait for the key
-            post = msgspec.json.decode(self._store.get(key), type=_Words)
-            beat, doing, waits_for, idle_seconds, has_ended = post
+            beat, post = msgspec.json.decode(self._store.get(key), type=_Numbered)
         now = time.monotonic()
         if rank not in changed or changed[rank][0] != beat:
             changed[rank] = beat, now
-        return Post(
-            doing=doing,
-            waits_for=waits_for,
-            idle_seconds=idle_seconds,
-            silent_seconds=now - changed[rank][1],
-            has_ended=has_ended,
-        )
+        return replace(post, silent_seconds=now - changed[rank][1])
 
 
 def _count_up(store: Store) -> bool:

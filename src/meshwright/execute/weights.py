@@ -6,7 +6,7 @@ suffices. Only headers are read here: a rank reads the slices that it holds (`ho
 such a folder is executed or unpickled.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +14,12 @@ import msgspec
 import torch
 from torch import nn
 
+from meshwright.capture.master import divide_by_size
 from meshwright.errors import InputError, quoted, some
 from meshwright.execute.holding import fill_parts, name_type
-from meshwright.execute.manifest import SavedPiece, SavedTensor
-from meshwright.execute.piece import TensorHolding, whole_box
-from meshwright.execute.tensor_file import Header, find_type, read_headers, write_tensors
+from meshwright.execute.manifest import SavedTensor
+from meshwright.execute.piece import TensorHolding
+from meshwright.execute.tensor_file import find_type, read_headers, write_tensors
 from meshwright.files import decode_json, write_bytes
 
 SINGLE_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
@@ -72,13 +73,8 @@ def open_weights(folder: Path) -> WeightFolder:
                 f"{some(missing)}"
             )
         for name in headers if expected is None else expected:
-            found[name] = _whole_tensor(headers[name], file, name)
+            found[name] = headers[name]
     return WeightFolder(folder=folder, tensors=found)
-
-
-def _whole_tensor(header: Header, file: str, key: str) -> SavedTensor:
-    pieces = [SavedPiece.of(whole_box(header.shape), file, key)]
-    return SavedTensor(dtype=header.dtype, shape=list(header.shape), pieces=pieces)
 
 
 def _list_files(folder: Path) -> dict[str, list[str] | None]:
@@ -143,16 +139,12 @@ def match_weights(weights: WeightFolder, model: nn.Module) -> WeightFolder:
                 f"weights {folder}: {quoted(saved.pieces[0].file)}: {quoted(there[0])} must have "
                 f"the model's shape {shape}, got {saved.shape}"
             )
-        if _is_float(saved.dtype) != held[name].dtype.is_floating_point:
+        if find_type(saved.dtype).is_floating_point != held[name].dtype.is_floating_point:
             raise InputError(
                 f"weights {folder}: {quoted(saved.pieces[0].file)}: {quoted(there[0])} must have "
                 f"the model's type {name_type(held[name].dtype)}, got {saved.dtype}"
             )
     return WeightFolder(folder=folder, tensors=found)
-
-
-def _is_float(dtype: str) -> bool:
-    return find_type(dtype).is_floating_point
 
 
 def write_weights(
@@ -169,7 +161,7 @@ def write_weights(
     there = sorted(each.name for each in folder.glob("*.safetensors*"))
     if there:
         raise InputError(f"{folder}: must have no weights yet, has {quoted(there[0])}")
-    groups = list(_divide(heads, file_bytes))
+    groups = list(divide_by_size(heads, lambda name: heads[name].nbytes, file_bytes)) or [[]]
     files: dict[str, str] = {}
     written = []
     for number, names in enumerate(groups, start=1):
@@ -180,22 +172,8 @@ def write_weights(
         files |= dict.fromkeys(names, file)
         written.append(folder / file)
     if len(groups) > 1:
-        total = sum(each.numel() * each.element_size() for each in heads.values())
+        total = sum(each.nbytes for each in heads.values())
         index = {"metadata": {"total_size": total}, "weight_map": files}
         write_bytes(folder / INDEX_FILE, msgspec.json.format(msgspec.json.encode(index), indent=2))
         written.append(folder / INDEX_FILE)
     return written
-
-
-def _divide(heads: Mapping[str, torch.Tensor], file_bytes: int) -> Iterator[Sequence[str]]:
-    """Names of tensors that make up a file, in their order."""
-    names: list[str] = []
-    size = 0
-    for name, each in heads.items():
-        own = each.numel() * each.element_size()
-        if names and size + own > file_bytes:
-            yield names
-            names, size = [], 0
-        names.append(name)
-        size += own
-    yield names

@@ -12,7 +12,7 @@ import torch
 
 from meshwright.execute.thread import Served
 
-Finish = Callable[[], None]
+Finish = Callable[[], object]
 """What is done with what communication brought."""
 
 

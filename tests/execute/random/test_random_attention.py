@@ -14,6 +14,7 @@ from meshwright.capture.attention import (  # noqa: E402
     attend_dropping,
     attend_dropping_backward,
 )
+from meshwright.capture.attention_kernel import Attended  # noqa: E402
 from meshwright.execute.draw import Drawing, SampleDim  # noqa: E402
 from meshwright.execute.random.attention import (  # noqa: E402
     fused_attention,
@@ -51,16 +52,15 @@ def check(shape: tuple[Any, ...], device: Any, dtype: Any, tolerance: float) -> 
     keys = sample_keys(0, 1, 2, samples).to(device)
     mask = KERNELS.mask(keys, 1, heads * rows * columns, 1 - DROPOUT)
     kept = Kept(mask.view(samples, heads, rows, columns), 1 / (1 - DROPOUT))
-    wanted, sums = attend_dropping(query, key, value, None, kept, is_causal, None)
+    given = Attended(query, key, value, None, is_causal)
+    wanted, sums = attend_dropping(given, kept)
     settings = limit(1 - DROPOUT), kept.scale, is_causal, None
     made, own = fused_attention(keys, query, key, value, *settings)
     torch.testing.assert_close(made, wanted, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(own, sums, rtol=tolerance, atol=tolerance)
     assert made.stride() == wanted.stride()
     found = fused_attention_backward(keys, gradient, query, key, value, wanted, sums, *settings)
-    more = attend_dropping_backward(
-        (query, key, value), gradient, wanted, sums, None, kept, is_causal, None
-    )
+    more = attend_dropping_backward(given, gradient, wanted, sums, kept)
     for one, other in zip(found, more, strict=True):
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
         assert one.stride() == other.stride()
@@ -78,17 +78,18 @@ def test_kernels_make_what_the_formula_makes(shape: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shape", [*SHAPES, (2, 8, 2, 1000, 1000, 128, True)])
 def test_kernels_of_a_gpu_make_what_the_formula_makes(shape: tuple[Any, ...], dtype: Any) -> None:
-    assert may_fuse(*make_tensors(shape[:6], "cuda", dtype)[:3], None)
+    assert may_fuse(Attended(*make_tensors(shape[:6], "cuda", dtype)[:3], None))
     check(shape, "cuda", dtype, 0.03)
 
 
 def test_only_whole_samples_on_a_gpu_are_fused() -> None:
     query, key, value, _ = make_tensors((2, 2, 2, 8, 8, 16), "cpu", torch.bfloat16)
-    assert not may_fuse(query, key, value, None)
+    given = Attended(query, key, value, None)
+    assert not may_fuse(given)
     for along, expected in ((SampleDim(0, 1, 1), True), (SampleDim(0, 2, 2), False), (None, False)):
         drawing = Drawing(along, (), lambda _: sample_keys(0, 0, 0, 2), KERNELS, None)
-        assert not drawing.fuses(query, key, value, None)
-        assert replace(drawing, is_fused=True).fuses(query, key, value, None) is expected
+        assert not drawing.fuses(given)
+        assert replace(drawing, is_fused=True).fuses(given) is expected
 
 
 def test_fused_ops_are_traced_with_their_layouts() -> None:

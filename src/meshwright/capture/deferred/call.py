@@ -3,12 +3,13 @@
 Knows nothing about how calls are recorded or in which order they are repeated.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from meshwright.capture.ledger import written_arguments
 from meshwright.capture.torch_private import OpOverload, negated_view, pytree
 from meshwright.errors import InputError
 
@@ -143,7 +144,8 @@ def describe(
     named = {**kwargs, "pin_memory": False} if "pin_memory" in kwargs else dict(kwargs)
     placed_args, placed_kwargs = pytree.tree_map(put, (args, named))
     leaves, structure = pytree.tree_flatten((placed_args, placed_kwargs))
-    written = list(_written(op, placed_args, placed_kwargs))
+    changed = written_arguments(op, placed_args, placed_kwargs)
+    written = [each for each in pytree.tree_leaves(changed) if isinstance(each, Window)]
     windows = [leaf for leaf in leaves if isinstance(leaf, Window)]
     overwrites = {
         leaf.storage
@@ -162,12 +164,3 @@ def describe(
         writes=frozenset(leaf.storage for leaf in written),
         overwrites=frozenset(overwrites),
     )
-
-
-def _written(op: OpOverload, args: Any, kwargs: Any) -> Iterator[Window]:
-    """The arguments that the op's schema marks as changed."""
-    for place, argument in enumerate(op._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        given = args[place] if place < len(args) else kwargs.get(argument.name)
-        yield from (leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, Window))

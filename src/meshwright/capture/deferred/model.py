@@ -78,17 +78,26 @@ def initialise_model(model: nn.Module, recording: Recording) -> None:
 
 
 def _adopt_members(model: nn.Module, recording: Recording) -> None:
-    """Replace meta tensors from before the recording, tied ones by one tensor."""
-    adopted: dict[int, torch.Tensor] = {}
+    """Replace meta tensors from before the recording."""
+
+    def adopted(tensor: torch.Tensor) -> torch.Tensor:
+        is_older = tensor.device.type == "meta" and not recording.holds(tensor)
+        return _recorded(tensor, recording) if is_older else tensor
+
+    replace_members(model, adopted)
+
+
+def replace_members(model: nn.Module, replacement: Real) -> None:
+    """Replace a model's parameters and buffers, tied ones by one tensor."""
+    known: dict[int, torch.Tensor] = {}
     for module in model.modules():
         kinds: list[dict[str, Any]] = [module._parameters, module._buffers]
         for members in kinds:
             for name, tensor in members.items():
-                if tensor is None or tensor.device.type != "meta" or recording.holds(tensor):
-                    continue
-                if id(tensor) not in adopted:
-                    adopted[id(tensor)] = _recorded(tensor, recording)
-                members[name] = adopted[id(tensor)]
+                if tensor is not None:
+                    if id(tensor) not in known:
+                        known[id(tensor)] = replacement(tensor)
+                    members[name] = known[id(tensor)]
 
 
 def _recorded(tensor: torch.Tensor, recording: Recording) -> torch.Tensor:

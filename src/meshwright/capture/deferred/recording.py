@@ -26,6 +26,7 @@ from meshwright.capture.deferred.call import (
     window,
 )
 from meshwright.capture.deferred.tape import CallTape, real_tensors, repeat
+from meshwright.capture.eager import replaced
 from meshwright.capture.torch_private import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -50,10 +51,11 @@ class UnrecordableError(Exception):
     """The program does what cannot be repeated later."""
 
 
-class Recording:
-    """What a program called while this ran."""
+class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """What a program called while this ran: it is handed every call of an ATen op."""
 
     def __init__(self, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self._seed = seed
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._tape = CallTape()
@@ -69,7 +71,7 @@ class Recording:
         log = logging.getLogger("torch._subclasses.fake_tensor")  # it prints tracebacks
         was_disabled, log.disabled = log.disabled, True
         try:
-            with self._mode, _Calls(self), _Functions(), _conversions():
+            with self._mode, self, _Functions(), _conversions():
                 yield
         finally:
             self._seen = (None, {})
@@ -100,7 +102,12 @@ class Recording:
             smaller = torch.empty_strided(shown.size, shown.stride, dtype=shown.dtype)
             return smaller.copy_(found)
 
-    def call(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "prim":  # asks a tensor for its device
+            return func(*args, **(kwargs or {}))
+        return self._call(func, args, kwargs or {})
+
+    def _call(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make one call on fake tensors, and note it if it sets a storage."""
         if op in _LIFTS and not isinstance(args[0], FakeTensor):
             return self._lift(op, args[0])
@@ -197,19 +204,6 @@ class Recording:
         return made
 
 
-class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Hands every call of an ATen op to the recording."""
-
-    def __init__(self, recording: Recording) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._recording = recording
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "prim":  # asks a tensor for its device
-            return func(*args, **(kwargs or {}))
-        return self._recording.call(func, args, kwargs or {})
-
-
 class _Zeros(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sets what torch.empty leaves unset."""
 
@@ -262,8 +256,7 @@ def _is_empty(op: Any) -> bool:
     return op.overloadpacket.__name__ in _EMPTY
 
 
-@contextlib.contextmanager
-def _conversions() -> Iterator[None]:
+def _conversions() -> contextlib.AbstractContextManager[None]:
     """While this holds, `module.to(...)` works on fake parameters, and tied ones stay tied.
 
     Where torch sets `data` of a real parameter, it swaps a fake one with the converted one, but
@@ -278,8 +271,4 @@ def _conversions() -> Iterator[None]:
         vars(tensor).update(vars(other))  # what the program added stays
         swap_tensor_impl(tensor, other)
 
-    torch.utils.swap_tensors = take
-    try:
-        yield
-    finally:
-        torch.utils.swap_tensors = found
+    return replaced(torch.utils, "swap_tensors", take)

@@ -8,7 +8,6 @@ import torch
 from meshwright.capture.workload import Workload
 from meshwright.capture.zoo.language import language_recipes
 from meshwright.capture.zoo.own import own_recipes
-from meshwright.capture.zoo.workload import ZooRecipe
 from meshwright.errors import InputError
 from meshwright.zoo import table
 from meshwright.zoo.model import FULL, MIXED, ZooModel, choose
@@ -39,7 +38,7 @@ def build(
     if model.source == "graph":
         raise InputError(f"{name}: has no PyTorch model, so there is nothing to capture")
     choice = choose(model, batch=batch, sequence=sequence, precision=precision)
-    recipe = _recipes()[name]
+    recipe = next(each for each in (*own_recipes(), *language_recipes()) if each.name == name)
     with torch.device(device), _default_dtype(_DTYPES[choice.precision]):
         module = recipe.make()
         try:
@@ -49,10 +48,6 @@ def build(
     return Workload(
         name=name, model=module, args=args, kwargs=kwargs, loss=None, batch=choice.batch
     )
-
-
-def _recipes() -> dict[str, ZooRecipe]:
-    return {recipe.name: recipe for recipe in (*own_recipes(), *language_recipes())}
 
 
 @contextlib.contextmanager

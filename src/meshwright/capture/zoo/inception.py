@@ -3,8 +3,6 @@
 Channel counts are those of the authors' released network, which the paper's table 1 abridges.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import nn
 
@@ -36,7 +34,7 @@ class Convolution(nn.Sequential):
 class Mixed(nn.Module):
     """Branches over the same input, concatenated along the channels."""
 
-    def __init__(self, branches: Sequence[nn.Module]) -> None:
+    def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
         self.branches = nn.ModuleList(branches)
 
@@ -128,23 +126,19 @@ class _Maker:
     def mixed35(self, inputs: int) -> nn.Module:
         """Figure 5, but with a 5 x 5 branch, on 35 x 35 maps; the first pools to 32 channels."""
         return Mixed(
-            [
-                self.conv(inputs, 64, 1),
-                nn.Sequential(*self.chain(inputs, (48, 1), (64, 5))),
-                nn.Sequential(*self.chain(inputs, (64, 1), (96, 3), (96, 3))),
-                self.pooled(inputs, 32 if inputs == 192 else 64),
-            ]
+            self.conv(inputs, 64, 1),
+            nn.Sequential(*self.chain(inputs, (48, 1), (64, 5))),
+            nn.Sequential(*self.chain(inputs, (64, 1), (96, 3), (96, 3))),
+            self.pooled(inputs, 32 if inputs == 192 else 64),
         )
 
     def reduce35(self) -> nn.Module:
         """From 288 channels of 35 x 35 to 768 of 17 x 17, as in figure 10."""
         double = self.chain(288, (64, 1), (96, 3))
         return Mixed(
-            [
-                self.conv(288, 384, 3, 2, False),
-                nn.Sequential(*double, self.conv(96, 96, 3, 2, False)),
-                nn.MaxPool2d(3, stride=2),
-            ]
+            self.conv(288, 384, 3, 2, False),
+            nn.Sequential(*double, self.conv(96, 96, 3, 2, False)),
+            nn.MaxPool2d(3, stride=2),
         )
 
     def mixed17(self, inner: int) -> nn.Module:
@@ -155,12 +149,10 @@ class _Maker:
             768, (inner, 1), (inner, tall), (inner, flat), (inner, tall), (192, flat)
         )
         return Mixed(
-            [
-                self.conv(768, 192, 1),
-                nn.Sequential(*once),
-                nn.Sequential(*twice),
-                self.pooled(768, 192),
-            ]
+            self.conv(768, 192, 1),
+            nn.Sequential(*once),
+            nn.Sequential(*twice),
+            self.pooled(768, 192),
         )
 
     def reduce17(self) -> nn.Module:
@@ -168,23 +160,19 @@ class _Maker:
         once = self.chain(768, (192, 1))
         twice = self.chain(768, (192, 1), (192, (1, 7)), (192, (7, 1)))
         return Mixed(
-            [
-                nn.Sequential(*once, self.conv(192, 320, 3, 2, False)),
-                nn.Sequential(*twice, self.conv(192, 192, 3, 2, False)),
-                nn.MaxPool2d(3, stride=2),
-            ]
+            nn.Sequential(*once, self.conv(192, 320, 3, 2, False)),
+            nn.Sequential(*twice, self.conv(192, 192, 3, 2, False)),
+            nn.MaxPool2d(3, stride=2),
         )
 
     def fork(self) -> nn.Module:
-        return Mixed([self.conv(384, 384, (1, 3)), self.conv(384, 384, (3, 1))])
+        return Mixed(self.conv(384, 384, (1, 3)), self.conv(384, 384, (3, 1)))
 
     def mixed8(self, inputs: int) -> nn.Module:
         """Figure 7: branches that fork, giving 2048 channels of 8 x 8."""
         return Mixed(
-            [
-                self.conv(inputs, 320, 1),
-                nn.Sequential(*self.chain(inputs, (384, 1)), self.fork()),
-                nn.Sequential(*self.chain(inputs, (448, 1), (384, 3)), self.fork()),
-                self.pooled(inputs, 192),
-            ]
+            self.conv(inputs, 320, 1),
+            nn.Sequential(*self.chain(inputs, (384, 1)), self.fork()),
+            nn.Sequential(*self.chain(inputs, (448, 1), (384, 3)), self.fork()),
+            self.pooled(inputs, 192),
         )

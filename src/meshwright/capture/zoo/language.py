@@ -34,7 +34,7 @@ class Family:
 
     model: str
     config: str
-    inputs: Callable[[int, int, int], Inputs]
+    inputs: Callable[..., Inputs]
     """(batch, sequence, vocabulary) to the model's inputs."""
     experts: str | None = None
     """Which implementation of experts; None: the model has none."""
@@ -61,15 +61,19 @@ def build_transformer(family: Family, config: Config) -> Any:
 
 def language_recipes() -> list[ZooRecipe]:
     """Encoders, decoders and the mixture of experts."""
-    return [*_bert_recipes(), *_gpt_recipes(), *_llama_recipes()]
+    names = [name for name in shape_names("gpt") if find_model(name).source != "graph"]
+    return [
+        *(_recipe(name, BERT, bert_config(**find_sizes(name))) for name in shape_names("bert")),
+        _recipe("fnet-base", FNET, fnet_config()),
+        *(_recipe(name, GPT, gpt_config(**find_sizes(name))) for name in names),
+        *_llama_recipes(),
+    ]
 
 
 def _pretraining(batch: int, sequence: int, vocabulary: int) -> Inputs:
     """Masked tokens and whether the second sentence follows (Devlin et al. 2019, section 3.1)."""
-    tokens = torch.randint(vocabulary, (batch, sequence))
-    labels = torch.randint(vocabulary, (batch, sequence))
-    follows = torch.randint(2, (batch,))
-    return (), {"input_ids": tokens, "labels": labels, "next_sentence_label": follows}
+    _, named = _continuation(batch, sequence, vocabulary)
+    return (), {**named, "next_sentence_label": torch.randint(2, (batch,))}
 
 
 def _continuation(batch: int, sequence: int, vocabulary: int) -> Inputs:
@@ -179,16 +183,6 @@ def mixtral_config(
     }
 
 
-def _bert_recipes() -> list[ZooRecipe]:
-    recipes = [_recipe(name, BERT, bert_config(**find_sizes(name))) for name in shape_names("bert")]
-    return [*recipes, _recipe("fnet-base", FNET, fnet_config())]
-
-
-def _gpt_recipes() -> list[ZooRecipe]:
-    names = [name for name in shape_names("gpt") if find_model(name).source != "graph"]
-    return [_recipe(name, GPT, gpt_config(**find_sizes(name))) for name in names]
-
-
 def _llama_recipes() -> list[ZooRecipe]:
     # Positions and the base of their rotation: Touvron et al. (2023, "Llama 2"), table 1;
     # Grattafiori et al. (2024), section 3.2, before the context was lengthened.
@@ -216,9 +210,5 @@ def _recipe(name: str, family: Family, config: Config) -> ZooRecipe:
     return ZooRecipe(
         name=name,
         make=partial(build_transformer, family, config),
-        inputs=partial(_feed, family, int(config["vocab_size"])),
+        inputs=partial(family.inputs, vocabulary=int(config["vocab_size"])),
     )
-
-
-def _feed(family: Family, vocabulary: int, batch: int, sequence: int) -> Inputs:
-    return family.inputs(batch, sequence, vocabulary)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,50 +19,31 @@ from meshwright.zoo.shape import find_sizes
 
 IMAGENET_CLASSES = 1000
 CIFAR_CLASSES = 10
+SIDE = 512
+"""Pixels of a side of pictures that are segmented."""
 TRANSLATION_POSITIONS = 1024
 """As `meshwright.zoo.table` has it."""
 
 
 def own_recipes() -> list[ZooRecipe]:
     """Convolution networks and transformers on pictures, and the translating Transformer."""
-    return [*_chains(), *_residual(), *_dense(), *_transformers()]
-
-
-def _chains() -> list[ZooRecipe]:
-    alexnet = partial(AlexNet, is_small=True, classes=CIFAR_CLASSES)
-    vgg16 = partial(VGG, side=32, classes=CIFAR_CLASSES)
+    small_alexnet = partial(AlexNet, is_small=True, classes=CIFAR_CLASSES)
+    small_vgg16 = partial(VGG, side=32, classes=CIFAR_CLASSES)
+    # Parmesan's largest Swin; heads of 32 features, as every Swin has them.
+    swin_u: dict[str, Any] = {"width": 256, "depths": (2, 2, 24, 2), "heads": (8, 16, 32, 64)}
     return [
         _classifier("alexnet", AlexNet, 224),
-        _classifier("alexnet-32", alexnet, 32, CIFAR_CLASSES),
+        _classifier("alexnet-32", small_alexnet, 32, CIFAR_CLASSES),
         _classifier("vgg16", VGG, 224),
-        _classifier("vgg16-32", vgg16, 32, CIFAR_CLASSES),
+        _classifier("vgg16-32", small_vgg16, 32, CIFAR_CLASSES),
         _classifier("vgg19", partial(VGG, VGG19_CHANNELS), 224),
-    ]
-
-
-def _residual() -> list[ZooRecipe]:
-    blocks = {
-        50: resnet.RESNET50_BLOCKS,
-        101: resnet.RESNET101_BLOCKS,
-        152: resnet.RESNET152_BLOCKS,
-    }
-    return [
-        *(
-            _classifier(f"resnet{depth}", partial(resnet.ResNet, each), 224)
-            for depth, each in blocks.items()
-        ),
+        _classifier("resnet50", partial(resnet.ResNet, resnet.RESNET50_BLOCKS), 224),
+        _classifier("resnet101", partial(resnet.ResNet, resnet.RESNET101_BLOCKS), 224),
+        _classifier("resnet152", partial(resnet.ResNet, resnet.RESNET152_BLOCKS), 224),
         _classifier("inception-v3", InceptionV3, 299),
-    ]
-
-
-def _dense() -> list[ZooRecipe]:
-    return [_segmenter("semantic-fpn", SemanticFPN, 512, ADE20K_CLASSES)]
-
-
-def _transformers() -> list[ZooRecipe]:
-    return [
+        ZooRecipe(name="semantic-fpn", make=SemanticFPN, inputs=_segmented),
         _classifier("swin-l", lambda: Swin(SwinBackbone()), 224),
-        _classifier("swin-u", _swin_u, 224),
+        _classifier("swin-u", lambda: Swin(SwinBackbone(**swin_u)), 224),
         _classifier("vit-l", partial(_vision_transformer, "vit-l"), 224),
         ZooRecipe(
             name="transformer",
@@ -69,11 +51,6 @@ def _transformers() -> list[ZooRecipe]:
             inputs=_sentences,
         ),
     ]
-
-
-def _swin_u() -> Swin:
-    """Parmesan's largest Swin; heads of 32 features, as every Swin has them."""
-    return Swin(SwinBackbone(width=256, depths=(2, 2, 24, 2), heads=(8, 16, 32, 64)))
 
 
 def _vision_transformer(name: str) -> VisionTransformer:
@@ -90,12 +67,9 @@ def _classifier(
     return ZooRecipe(name=name, make=make, inputs=inputs)
 
 
-def _segmenter(name: str, make: Callable[[], nn.Module], side: int, classes: int) -> ZooRecipe:
-    def inputs(batch: int, _sequence: int) -> Inputs:
-        labels = torch.randint(classes, (batch, side, side))
-        return (torch.empty(batch, 3, side, side), labels), {}
-
-    return ZooRecipe(name=name, make=make, inputs=inputs)
+def _segmented(batch: int, _sequence: int) -> Inputs:
+    labels = torch.randint(ADE20K_CLASSES, (batch, SIDE, SIDE))
+    return (torch.empty(batch, 3, SIDE, SIDE), labels), {}
 
 
 def _sentences(batch: int, sequence: int) -> Inputs:

@@ -6,49 +6,38 @@ know that a member runs it.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+Arguments = tuple[Sequence[Any], Mapping[str, Any]]
+"""What an op is called with, by place and by name."""
+
+_OF_OPS = {"__name__", "_schema", "_overloadpacket", "_overloadname", "tags"}
 
 
+@dataclass(frozen=True)
 class Around(ABC):
     """An op, with what is done to its arguments before it runs and to its results after."""
 
     target: Any
     """The op, or another wrapper around it."""
 
-    @property
-    def __name__(self) -> str:
-        return str(getattr(self.target, "__name__", "op"))
-
-    @property
-    def _schema(self) -> Any:
-        return getattr(self.target, "_schema", None)
-
-    @property
-    def _overloadpacket(self) -> Any:
-        return getattr(self.target, "_overloadpacket", None)
-
-    @property
-    def _overloadname(self) -> str:
-        return str(getattr(self.target, "_overloadname", ""))
-
-    @property
-    def tags(self) -> Any:
-        """Those of the op."""
-        return getattr(self.target, "tags", ())
+    def __getattr__(self, name: str) -> Any:
+        if name not in _OF_OPS:
+            raise AttributeError(name)
+        return getattr(self.target, name)
 
     @abstractmethod
-    def given(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    def _given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """The arguments that the op is called with."""
 
     @abstractmethod
-    def kept(self, made: Any, args: Sequence[Any]) -> Any:
+    def _kept(self, made: Any, args: Sequence[Any]) -> Any:
         """The results of the wrapper, made of those of the op; `args`: what it was called with."""
 
-    @abstractmethod
-    def around(self, target: Any) -> "Around":
+    def around(self, target: Any) -> Self:
         """The same wrapper around another op with the same arguments."""
+        return replace(self, target=target)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the op on the arguments that it is to be given."""
@@ -56,5 +45,5 @@ class Around(ABC):
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Any:
         """Run another function in the op's place."""
-        given, named = self.given(args, kwargs)
-        return self.kept(target(*given, **named), args)
+        given, named = self._given(args, kwargs)
+        return self._kept(target(*given, **named), args)

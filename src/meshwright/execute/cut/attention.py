@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwright.execute.cut.around import Around
+from meshwright.execute.cut.around import Arguments, Around
 from meshwright.execute.cut.call import MemberCall, Operand, Request
 from meshwright.execute.cut.cut import Cut, plain_bounds
 from meshwright.execute.cut.label import Pattern, cut_along
@@ -27,15 +27,12 @@ _NEEDS = (
 class LaterRows(Around):
     """Causal attention of a context member's queries, which do not begin with the first row."""
 
-    target: Any
     first: int
     """The number of the first query among the rows of the keys."""
     names: tuple[str, ...]
     """The names of the op's arguments, in the order of the schema, up to the last that is given."""
 
-    def given(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    def _given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """The arguments with a mask in place of the causal flag, which would count queries from the
         first row, unless that is right."""
         named = dict(zip(self.names, args, strict=False)) | dict(kwargs)
@@ -57,13 +54,8 @@ class LaterRows(Around):
         is_choice = mask.dtype is torch.bool
         return mask & seen if is_choice else mask.masked_fill(~seen, float("-inf"))
 
-    def kept(self, made: Any, _args: Sequence[Any]) -> Any:
-        """The op's results as they are."""
+    def _kept(self, made: Any, _args: Sequence[Any]) -> Any:
         return made
-
-    def around(self, target: Any) -> "LaterRows":
-        """The same wrapper around another op with the same arguments."""
-        return replace(self, target=target)
 
 
 def find_mask(names: Sequence[str], arguments: Mapping[str, Any]) -> tuple[str, Tensor | None]:

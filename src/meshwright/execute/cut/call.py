@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from meshwright.capture.ledger import named_arguments, written_arguments
 from meshwright.errors import InputError
 from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, local_shape
 from meshwright.execute.tree import find_only, map_only
@@ -134,10 +135,9 @@ class Request:
 
     def check_written(self, arguments: Mapping[str, Any]) -> None:
         """Refuse to write a part of a tensor that is whole."""
-        for each in self.target._schema.arguments:
-            is_written = each.alias_info is not None and each.alias_info.is_write
-            if is_written and find_only(Narrowed, arguments.get(each.name)):
-                raise self.refuse(f"{each.name}, which it writes, to be cut as the others are")
+        for name, each in written_arguments(self.target, (), arguments).items():
+            if find_only(Narrowed, each):
+                raise self.refuse(f"{name}, which it writes, to be cut as the others are")
 
 
 def bind_arguments(
@@ -146,14 +146,12 @@ def bind_arguments(
     """All arguments of a call by name, each operand in them an object of its own; and the names of
     those that are given."""
     args, named = map_only(Operand, replace, (tuple(args), dict(kwargs)))
-    names = [each.name for each in target._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | named
+    given = named_arguments(target, args, named)
     defaults = {
-        each.name: each.default_value
+        each.name: each.default_value if each.has_default_value() else None
         for each in target._schema.arguments
-        if each.has_default_value()
     }
-    return dict.fromkeys(names) | defaults | given, frozenset(given)
+    return defaults | given, frozenset(given)
 
 
 def operands_in(tree: Any) -> list[Operand]:

@@ -1,6 +1,6 @@
 """Ops that look entries up by their numbers: embeddings, gathers and their gradients."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -126,27 +126,18 @@ def cut_index_put(request: Request) -> MemberCall:
     Of values that are added, members may have different ones: what each makes is then a term.
     """
     operand, values = request["self"], request["values"]
-    given = list(request["indices"])
-    used = [dim for dim, each in enumerate(given) if each is not None]
-    if used != list(range(len(used))) or any(
-        given[dim].value.dtype in (torch.bool, torch.uint8) for dim in used
-    ):
+    places = _find_places(request["indices"])
+    used = list(places)
+    if used != list(range(len(used))) or not _are_numbers(places):
         raise request.refuse("numbers that index first dimensions, where an operand is cut")
-    shape = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
-        *(given[dim].value.shape for dim in used)
-    )
     kept: list[Hashable] = list(range(len(used), operand.value.dim()))
-    is_added = bool(request["accumulate"])
-    chosen: list[Any] = [("chosen", dim) if is_added else None for dim in range(len(shape))]
-    labels: dict[Any, Any] = dict(enumerate(chosen))
+    chosen, indices = _choose(places, has_labels=bool(request["accumulate"]))
     made = [*([None] * len(used)), *kept]
     inputs: list[tuple[Operand, Labels]] = [
         (operand, made),
-        (values, [*chosen, *kept][len(shape) + len(kept) - values.value.dim() :]),
+        (values, [*chosen, *kept][len(chosen) + len(kept) - values.value.dim() :]),
+        *indices,
     ]
-    for dim in used:
-        own = broadcast_labels(given[dim].value.shape, shape)
-        inputs.append((given[dim], [labels.get(each) for each in own]))
     summed = frozenset(each for each in chosen if each is not None)
     pattern = Pattern(inputs=inputs, outputs=[made], summed=summed)
     call = cut_along(request, pattern)
@@ -157,23 +148,39 @@ def cut_index_put(request: Request) -> MemberCall:
 
 def cut_index(request: Request) -> MemberCall:
     """Indexing by tensors, along dimensions that are not cut; or by tensors that are cut."""
-    operand, given = request["self"], list(request["indices"])
-    rank = operand.value.dim()
-    given += [None] * (rank - len(given))
-    if any(each is not None and each.value.dtype in (torch.bool, torch.uint8) for each in given):
+    operand, places = request["self"], _find_places(request["indices"])
+    rank, used = operand.value.dim(), list(places)
+    if not _are_numbers(places):
         raise request.refuse("indices that are numbers, where an operand is cut")
-    used = [dim for dim, each in enumerate(given) if each is not None]
-    sizes = [given[dim].value.shape for dim in used]
-    shape = torch.broadcast_shapes(*sizes)  # type: ignore[no-untyped-call]
     kept: list[Any] = [dim for dim in range(rank) if dim not in used]
-    chosen: list[Any] = [("chosen", dim) for dim in range(len(shape))]
-    labels: dict[Any, Any] = dict(enumerate(chosen))
+    chosen, indices = _choose(places, has_labels=True)
     # Where other dimensions lie between those that are indexed, torch puts the result's first.
     is_run = used == list(range(used[0], used[-1] + 1))
     place = used[0] if is_run else 0
-    inputs = [(operand, [None if dim in used else dim for dim in range(rank)])]
-    for dim in used:
-        own = broadcast_labels(given[dim].value.shape, shape)
-        inputs.append((given[dim], [labels.get(each) for each in own]))
+    inputs = [(operand, [None if dim in used else dim for dim in range(rank)]), *indices]
     outputs = [[*kept[:place], *chosen, *kept[place:]]]
     return cut_along(request, Pattern(inputs=inputs, outputs=outputs))
+
+
+def _find_places(indices: Sequence[Operand | None]) -> dict[int, Operand]:
+    """By dimension that is indexed: what indexes it."""
+    return {dim: each for dim, each in enumerate(indices) if each is not None}
+
+
+def _are_numbers(places: Mapping[int, Operand]) -> bool:
+    return not any(each.value.dtype in (torch.bool, torch.uint8) for each in places.values())
+
+
+def _choose(
+    places: Mapping[int, Operand], *, has_labels: bool
+) -> tuple[list[Any], list[tuple[Operand, Labels]]]:
+    """The labels of the dimensions that are chosen, and the indices with theirs."""
+    operands = places.values()
+    shape = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
+        *(each.value.shape for each in operands)
+    )
+    chosen = [("chosen", dim) if has_labels else None for dim in range(len(shape))]
+    labels: dict[Any, Any] = dict(enumerate(chosen))
+    own = [broadcast_labels(each.value.shape, shape) for each in operands]
+    pairs = zip(operands, own, strict=True)
+    return chosen, [(each, [labels.get(label) for label in row]) for each, row in pairs]

@@ -96,13 +96,9 @@ def _find_cuts(request: Request, pattern: Pattern) -> set[tuple[Hashable, Cut]]:
             times = sizes[label] // operand.cut.size
             if times > 1 and not operand.cut.divides(request.width):
                 raise request.refuse(pattern.needs)
-            found.add((label, _times(operand.cut, times)))
+            runs = tuple((count, size * times) for count, size in operand.cut.runs)
+            found.add((label, Cut(0, runs)))
     return found
-
-
-def _times(cut: Cut, times: int) -> Cut:
-    """The cut of a dimension that has as many entries for each one of this cut's."""
-    return Cut(0, tuple((count, size * times) for count, size in cut.runs))
 
 
 def _share(request: Request, pattern: Pattern, cut: Cut, dim: int, size: int) -> Cut:

@@ -17,18 +17,14 @@ def broadcast_labels(shape: Sequence[int], result: Sequence[int]) -> Labels:
     ]
 
 
-def pointwise_pattern(request: Request, operands: Sequence[Operand]) -> Pattern:
-    """The pattern of operands that are broadcast to the shape of every result."""
+def cut_pointwise(request: Request) -> MemberCall:
+    """Results are cut as the operands are, which are broadcast to the shape of every result."""
     shape = request.values[0].shape
-    return Pattern(
-        inputs=[(each, broadcast_labels(each.value.shape, shape)) for each in operands],
+    pattern = Pattern(
+        inputs=[(each, broadcast_labels(each.value.shape, shape)) for each in request.operands],
         outputs=[broadcast_labels(each.shape, shape) for each in request.values],
     )
-
-
-def cut_pointwise(request: Request) -> MemberCall:
-    """Results are cut as the operands are."""
-    return cut_along(request, pointwise_pattern(request, request.operands))
+    return cut_along(request, pattern)
 
 
 def cut_like(request: Request) -> MemberCall:

@@ -37,23 +37,14 @@ def cut_product(request: Request) -> MemberCall:
     ]
     added = request["self"] if "self" not in named else None
     if added is not None and not has_terms([added]):
-        shape = added.value.shape
-        behind = len(result) - len(shape)
-        own: list[Hashable] = [
-            None if size == 1 else result[dim + behind] for dim, size in enumerate(shape)
-        ]
-        inputs.append((added, own))
+        labels = result[len(result) - added.value.dim() :]
+        sizes = zip(labels, added.value.shape, strict=True)
+        inputs.append((added, [None if size == 1 else label for label, size in sizes]))
     pattern = Pattern(inputs=inputs, outputs=[result], summed=frozenset("k"), needs=_NEEDS)
-    if added is None:
-        return cut_along(request, pattern)
-    return _with_bias(request, pattern)
-
-
-def _with_bias(request: Request, pattern: Pattern) -> MemberCall:
-    """Where products are terms, the first member adds the bias. Others give it the factor zero, for
-    which torch does not read it."""
     spread = spread_label(request, pattern)
-    if spread.cuts == (TERMS,) and request.member > 0:
+    if added is not None and spread.cuts == (TERMS,) and request.member > 0:
+        # The first member adds the bias. Others give it the factor zero, for which torch does not
+        # read it.
         return cut_spread(request, spread, beta=0)
     return cut_spread(request, spread)
 
@@ -93,28 +84,21 @@ def multiply_padded(left: Tensor, right: Tensor, *others: Any, **named: Any) -> 
 
 def cut_convolution(request: Request) -> MemberCall:
     """A convolution, cut along samples or, where there are no groups, along output channels."""
-    samples, made = request["input"], request["weight"]
-    fixed = _fixed(request, "i")
-    inputs = [(samples, _spatial(samples, "ni")), (made, _spatial(made, "oi"))]
+    rank = request.value.dim()
+    inputs = [(request["input"], _spatial(rank, "ni")), (request["weight"], _spatial(rank, "oi"))]
     if request["bias"] is not None:
         inputs.append((request["bias"], "o"))
-    outputs = [_spatial_of(request.value.dim(), "no")]
-    return cut_along(request, Pattern(inputs=inputs, outputs=outputs, fixed=fixed))
+    outputs = [_spatial(rank, "no")]
+    return cut_along(request, Pattern(inputs=inputs, outputs=outputs, fixed=_fixed(request)))
 
 
 def cut_convolution_backward(request: Request) -> MemberCall:
     """The gradients of input, weight and bias."""
-    given, samples, weight = request["grad_output"], request["input"], request["weight"]
-    inputs = [
-        (given, _spatial(given, "no")),
-        (samples, _spatial(samples, "ni")),
-        (weight, _spatial(weight, "oi")),
-    ]
-    rank = samples.value.dim()
+    names, rank = {"grad_output": "no", "input": "ni", "weight": "oi"}, request["input"].value.dim()
     pattern = Pattern(
-        inputs=inputs,
-        outputs=[_spatial_of(rank, "ni"), _spatial_of(rank, "oi"), "o"],
-        fixed=_fixed(request, "i"),
+        inputs=[(request[name], _spatial(rank, labels)) for name, labels in names.items()],
+        outputs=[_spatial(rank, "ni"), _spatial(rank, "oi"), "o"],
+        fixed=_fixed(request),
         summed=frozenset("no"),
     )
     spread = spread_label(request, pattern)
@@ -124,14 +108,10 @@ def cut_convolution_backward(request: Request) -> MemberCall:
     return cut_spread(request, spread, bias_sizes=sizes)
 
 
-def _fixed(request: Request, labels: str) -> frozenset[Hashable]:
+def _fixed(request: Request) -> frozenset[Hashable]:
     is_simple = request["groups"] == 1 and not request["transposed"]
-    return frozenset(labels if is_simple else labels + "o")
+    return frozenset("i" if is_simple else "io")
 
 
-def _spatial(operand: Operand, labels: str) -> Labels:
-    return _spatial_of(operand.value.dim(), labels)
-
-
-def _spatial_of(rank: int, labels: str) -> Labels:
+def _spatial(rank: int, labels: str) -> Labels:
     return [*labels, *[None] * (rank - len(labels))]

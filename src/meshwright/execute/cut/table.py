@@ -32,8 +32,7 @@ _FAMILIES: tuple[tuple[Rule, str], ...] = (
     (view.cut_squeezed, "squeeze"),
     (view.cut_expanded, "expand"),
     (view.cut_slice, "slice"),
-    (view.cut_select, "select"),
-    (view.cut_unbound, "unbind"),
+    (view.cut_select, "select unbind"),
     (view.cut_split, "split split_with_sizes chunk"),
     (view.cut_joined, "cat"),
     (view.cut_stacked, "stack"),
@@ -135,7 +134,9 @@ def _find_rule(request: Request) -> Rule:
     if has_terms(request.operands) and rule not in _MAKERS:
         return cut_terms
     is_moved_in_place = request.is_in_place and name in MOVES - {"copy"}
-    return _refuse if rule is None or is_moved_in_place else rule
+    if rule is None or is_moved_in_place:
+        raise request.refuse("whole operands, having no rule")
+    return rule
 
 
 def _keep(request: Request) -> MemberCall:
@@ -143,10 +144,6 @@ def _keep(request: Request) -> MemberCall:
     call = request.same()
     dropout = request.arguments.get("dropout", request.arguments.get("dropout_p"))
     return replace(call, draws=call.draws or bool(dropout))
-
-
-def _refuse(request: Request) -> MemberCall:
-    raise request.refuse("whole operands, having no rule")
 
 
 def _get_item(args: Sequence[Any]) -> MemberCall:

@@ -1,6 +1,7 @@
 """Ops that move entries without changing them: a cut dimension is followed to where it goes."""
 
 from collections.abc import Hashable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -90,21 +91,10 @@ def cut_slice(request: Request) -> MemberCall:
 
 
 def cut_select(request: Request) -> MemberCall:
-    """One entry of a dimension that is not cut."""
+    """One entry of a dimension that is not cut, or all of them, one by one."""
     dim = request["dim"] % request["self"].value.dim()
     labels = [each for each in range(request["self"].value.dim()) if each != dim]
     return _moved(request, labels)
-
-
-def cut_unbound(request: Request) -> MemberCall:
-    """All entries of a dimension that is not cut, one by one."""
-    operand: Operand = request["self"]
-    dim = request["dim"] % operand.value.dim()
-    labels = [each for each in range(operand.value.dim()) if each != dim]
-    pattern = Pattern(
-        inputs=[(operand, range(operand.value.dim()))], outputs=[labels] * len(request.values)
-    )
-    return cut_along(request, pattern)
 
 
 def cut_split(request: Request) -> MemberCall:
@@ -200,10 +190,9 @@ def cut_beside(request: Request) -> MemberCall:
 
 
 def _moved(request: Request, labels: Sequence[Hashable]) -> MemberCall:
-    """The same call, after which the dimensions are these of the operand's."""
-    operand: Operand = request["self"]
-    pattern = Pattern(inputs=[(operand, range(operand.value.dim()))], outputs=[labels])
-    return cut_along(request, pattern)
+    """The same call, after which the dimensions of all results are these of the operand's."""
+    inputs = [(request["self"], range(request["self"].value.dim()))]
+    return cut_along(request, Pattern(inputs=inputs, outputs=[labels] * len(request.values)))
 
 
 def _range(request: Request, cut: Cut, start: int, length: int) -> tuple[AnyCut, int, int]:
@@ -211,28 +200,16 @@ def _range(request: Request, cut: Cut, start: int, length: int) -> tuple[AnyCut,
     it is."""
     if (start, length) == (0, cut.size):
         return cut, 0, request.local((cut.size,), cut.at(0))[0]
-    place, sizes = 0, []
-    for size in cut.sizes:
-        if start <= place < start + length:
-            sizes.append(size)
-        place += size
-    begins = start in _borders(cut) and sum(sizes) == length and length > 0
+    borders = list(accumulate(cut.sizes, initial=0))
+    pairs = zip(borders, cut.sizes, strict=False)
+    sizes = [size for place, size in pairs if start <= place < start + length]
+    begins = start in borders and sum(sizes) == length and length > 0
     if not (begins and cut.divides(request.width)):
         raise request.refuse(
             f"segments that end at {start} and {start + length} of dimension {cut.dim}"
         )
     width = request.width
     return Cut.of(cut.dim, sizes), start // width, length // width
-
-
-def _borders(cut: Cut) -> set[int]:
-    """The entries of the dimension at which segments begin."""
-    sizes = cut.sizes
-    found, place = set(), 0
-    for size in sizes:
-        found.add(place)
-        place += size
-    return found
 
 
 def _dims(given: Any, rank: int) -> list[int]:

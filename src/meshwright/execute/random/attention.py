@@ -17,6 +17,7 @@ from meshwright.capture.attention import (
     empty_gradients,
     empty_heads,
 )
+from meshwright.capture.attention_kernel import Attended
 from meshwright.message import say
 
 _WIDTHS = (16, 32, 64, 128)
@@ -25,16 +26,17 @@ _TOLERANCE = 0.05
 """How far results of 16 bits around one may be from those of the formula."""
 
 
-def may_fuse(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+def may_fuse(given: Attended) -> bool:
     """Whether there is a kernel for tensors such as these."""
+    query = given.query
     is_known = (
         query.is_cuda
-        and mask is None
+        and given.mask is None
         and query.dim() == 4
         and query.dtype in _TYPES
-        and query.shape[-1] == value.shape[-1]
+        and query.shape[-1] == given.value.shape[-1]
         and query.shape[-1] in _WIDTHS
-        and all(each.stride(-1) == 1 for each in (query, key, value))
+        and all(each.stride(-1) == 1 for each in given.three)
     )
     return is_known and _works(query.device, query.dtype, query.shape[-1])
 
@@ -115,10 +117,9 @@ def _works(device: torch.device, dtype: torch.dtype, width: int) -> bool:
 
         mask = torch.empty((1, 2, 4 * 130 * 130), dtype=torch.bool, device=device)
         kept = Kept(run_bits(keys, mask, 0).view(2, 4, 130, 130), 2.0)
-        wanted, sums = attend_dropping(query, key, value, None, kept, True, None)
-        more = attend_dropping_backward(
-            (query, key, value), gradient, wanted, sums, None, kept, True, None
-        )
+        given = Attended(query, key, value, None, is_causal=True)
+        wanted, sums = attend_dropping(given, kept)
+        more = attend_dropping_backward(given, gradient, wanted, sums, kept)
         settings = 0, kept.scale, True, None
         made, own = fused_attention(keys, query, key, value, *settings)
         found = fused_attention_backward(keys, gradient, query, key, value, wanted, sums, *settings)

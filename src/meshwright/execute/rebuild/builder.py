@@ -13,7 +13,7 @@ import torch
 from torch.fx import Graph as Nodes
 from torch.fx import Node
 
-from meshwright.capture.ledger import Kernel, counts_steps
+from meshwright.capture.ledger import Kernel, counts_steps, writes_argument
 from meshwright.capture.torch_private import FakeTensor, FakeTensorMode
 from meshwright.errors import InputError, quoted
 from meshwright.execute.arrived import has_arrived_rows, with_arrived_rows
@@ -22,10 +22,9 @@ from meshwright.execute.member import CUT, FROM, ROWS, MemberCutter
 from meshwright.execute.on_parts import TeamPlace
 from meshwright.execute.rebuild.held import HeldTensors
 from meshwright.execute.rebuild.shares import RankShares
-from meshwright.execute.rebuild.storage import storages_of, viewed_node, writes_argument
+from meshwright.execute.rebuild.storage import storages_of, viewed_node
 from meshwright.execute.traced import Layout, TracedStep
 from meshwright.execute.tree import find_only, map_only
-from meshwright.plan.plan import Part
 from meshwright.program.expand.expansion import Expansion, Owned
 
 
@@ -54,7 +53,8 @@ class Builder:
         )
         self.held = HeldTensors(step, shares, self.nodes, self.mode)
         self.cutter = MemberCutter(self, segments)
-        self.cutter.cuts |= self.held.weight_cuts()
+        cuts = {name: shares.cut(name) for name in step.trace.parameter_names}
+        self.cutter.cuts |= {name: cut for name, cut in cuts.items() if cut is not None}
         self.root: dict[int, Node] = {}
         """By tensor of the expansion: the new node whose storage it is in."""
         self.latest: dict[Node, Node] = dict(self.held.nodes)
@@ -136,10 +136,6 @@ class Builder:
         pairs = zip(names, layouts, strict=True)
         self.gathered[op] = {self.held.placeholders[name]: layout for name, layout in pairs}
 
-    def part(self, op: int) -> Part:
-        """The plan's part that an op is in."""
-        return self.shares.part(op)
-
     def kernel(self, op: int) -> Kernel:
         """The planned kernel that an op of the expansion stands for."""
         return self.step.ledger.kernels[int(self.expansion.origin[op])]
@@ -147,11 +143,6 @@ class Builder:
     def filled_inputs(self, op: int) -> list[int]:
         """The tensors that an op reads, without those that only keep an order."""
         return [t for t in self.graph.inputs[op].tolist() if self.graph.tensor_bytes[t] > 0]
-
-    def planned_shape(self, tensor: int) -> tuple[int, ...]:
-        """The shape that the storage of a tensor of the expansion has in the planned step."""
-        version = self.step.versions[int(self.expansion.tensor_origin[tensor])]
-        return self.step.layouts[version].shape
 
     def planned_held(self, op: int) -> Owned:
         """What the expansion has a member of the tensor team have of the first result of an op."""
@@ -225,7 +216,7 @@ class Builder:
             new = base
             if new is None:
                 new = (weights or {}).get(old) or self.held.nodes[old]
-        elif counts_steps(old) or writes_argument(old):
+        elif counts_steps(old) or writes_argument(old.target):
             new = self.view(source, base, made, weights)
         else:
             viewed = self.view(source, base, made, weights)

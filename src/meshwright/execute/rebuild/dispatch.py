@@ -6,6 +6,8 @@ the parts and partial sums of its members into whole tensors, and back.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import accumulate
 
 import torch
 from torch.fx import Node
@@ -91,7 +93,7 @@ def call_collective(builder: Builder, op: int) -> list[Node]:
         return [add_moments(builder, op)]
     bundle = int(builder.expansion.bundle[op])
     kind = Kind(int(builder.expansion.collective[op]))
-    part = builder.part(op)
+    part = builder.shares.part(op)
     if kind == Kind.ALL_TO_ALL:
         return travel(builder, op, part.expert)
     if kind == Kind.SHIFT:
@@ -111,7 +113,9 @@ def call_collective(builder: Builder, op: int) -> list[Node]:
     if part.zero == 3:
         layouts = _layouts(builder, names)
         made = builder.call(GatherWeights(layouts, holders[0]), *states)
-        builder.gather(op, names, _in_row(layouts))
+        starts = accumulate((each.length for each in layouts), initial=0)  # in one buffer
+        pairs = zip(layouts, starts, strict=False)
+        builder.gather(op, names, [replace(each, offset=start) for each, start in pairs])
         return [made]
     builder.call(SpreadWeights(*holders), *states)
     return []
@@ -204,7 +208,7 @@ def run_changed(builder: Builder, op: int, given: Callable[[Node], Node]) -> Nod
         return run_block(builder, op, kernel, given)
     word = word_of(builder, op)
     if word is not None:
-        return run_norm(builder, op, kernel, word, builder.part(op).num_replicas)
+        return run_norm(builder, op, kernel, word, builder.shares.part(op).num_replicas)
     is_loss = op_name(kernel.node) in LOSSES and builder.team.width > 1
     if is_loss and has_words(builder, op):
         return run_loss(builder, op, kernel)
@@ -229,12 +233,3 @@ def _update(builder: Builder, op: int, update: int, kernel: Kernel) -> Node:
         return held
 
     return builder.call_whole(kernel.node, given)
-
-
-def _in_row(layouts: tuple[Layout, ...]) -> list[Layout]:
-    """The layouts of weights that lie one after the other in one buffer."""
-    found, start = [], 0
-    for each in layouts:
-        found.append(Layout(each.shape, each.stride, start, each.dtype))
-        start += each.length
-    return found

@@ -50,20 +50,12 @@ class HeldTensors:
     @cached_property
     def placeholders(self) -> dict[str, Node]:
         """The placeholders of the planned step, by the name of what they hold."""
-        trace = self.step.trace
-        names = [*trace.parameter_names, *trace.buffer_names, *trace.state_names]
-        names += [f"input {number}" for number in range(trace.num_inputs)]
-        nodes = [each for each in trace.graph.nodes if each.op == "placeholder"]
-        return dict(zip(names, nodes, strict=True))
+        return self.step.trace.start
 
     @cached_property
     def names(self) -> dict[Node, str]:
         """By placeholder of the planned step: the name of what it holds."""
         return {node: name for name, node in self.placeholders.items()}
-
-    @cached_property
-    def _states(self) -> frozenset[str]:
-        return frozenset(self.step.trace.state_names)
 
     def node(self, name: str) -> Node:
         """The new placeholder of what the rank has under a name."""
@@ -88,16 +80,11 @@ class HeldTensors:
             value = self.shares.own_experts(self.step, name, value)
         return self._part_of(value, cut, team)
 
-    def weight_cuts(self) -> dict[str, AnyCut]:
-        """How tensor teams cut the parameters, by name, where that is known from the start."""
-        cuts = {name: self.shares.cut(name) for name in self.step.trace.parameter_names}
-        return {name: cut for name, cut in cuts.items() if cut is not None}
-
     def cut_weight(self, name: str, cut: AnyCut, team: TeamPlace) -> None:
         """Cut a weight, and the optimiser's state of it, for a member of a tensor team."""
-        for each in self.placeholders:
-            if each == name or (each.startswith(f"{name}.") and each in self._states):
-                self._set_cut(each, cut, team)
+        states = self.step.trace.state_names
+        for each in (name, *(state for state in states if state.startswith(f"{name}."))):
+            self._set_cut(each, cut, team)
 
     def _set_cut(self, name: str, cut: AnyCut, team: TeamPlace) -> None:
         value, new = self.planned(name), self.node(name)

@@ -6,7 +6,7 @@ from torch.fx import Node
 from meshwright.capture.ledger import Kernel, op_name
 from meshwright.errors import InputError, quoted
 from meshwright.execute import words
-from meshwright.execute.cut.cut import TERMS, WHOLE, Cut, plain_bounds
+from meshwright.execute.cut.cut import TERMS, WHOLE, Cut, Undivided, plain_bounds
 from meshwright.execute.member import CUT, ROWS, with_cuts
 from meshwright.execute.on_parts import TeamPlace
 from meshwright.execute.rebuild.builder import Builder
@@ -76,26 +76,18 @@ def run_loss(builder: Builder, op: int, kernel: Kernel) -> Node | None:
     if name == "_log_softmax":
         scores = given(0)
         made = builder.call(words.start_log_softmax, scores, *args[1:])
-        made.meta[CUT] = (scores.meta[CUT], TERMS)
-        made.meta[ROWS] = scores.meta.get(ROWS, WHOLE)
-        _keep_word(builder, op, builder.item(made, 1))
-        return builder.item(made, 0)
-    weight = None if name == "_log_softmax_backward_data" or args[2] is None else given(2)
+        return _keep_word(builder, op, made, scores, TERMS)
     if name == "nll_loss_forward":
-        rows = _rows(given(0), builder)
+        rows, weight = _rows(given(0), builder), None if args[2] is None else given(2)
         made = builder.call(words.NllLoss(rows), heard[-1], given(1), weight, *args[3:])
         made.meta[CUT] = (WHOLE, WHOLE)
         made.meta[ROWS] = (TERMS if isinstance(rows.cut, Cut) else WHOLE, WHOLE)
         return made
     if name == "nll_loss_backward":
-        scores = given(1)
-        weight = None if args[3] is None else given(3)
+        scores, weight = given(1), None if args[3] is None else given(3)
         backward = words.NllLossBackward(_first(scores, builder.team), _rows(scores, builder))
         made = builder.call(backward, given(0), scores, given(2), weight, *args[4:6], given(6))
-        made.meta[CUT] = (scores.meta[CUT], WHOLE)
-        made.meta[ROWS] = scores.meta.get(ROWS, WHOLE)
-        _keep_word(builder, op, builder.item(made, 1))
-        return builder.item(made, 0)
+        return _keep_word(builder, op, made, scores, WHOLE)
     if name == "_log_softmax_backward_data":
         scores = given(1)
         made = builder.call(words.log_softmax_backward, given(0), scores, *heard, *args[2:])
@@ -103,11 +95,16 @@ def run_loss(builder: Builder, op: int, kernel: Kernel) -> Node | None:
     return None
 
 
-def _keep_word(builder: Builder, op: int, node: Node) -> None:
+def _keep_word(builder: Builder, op: int, made: Node, scores: Node, cut: Undivided) -> Node:
+    """The first of two results, which is cut as the scores are; the other is the word, cut so."""
     graph = builder.graph
+    made.meta[CUT] = (scores.meta[CUT], cut)
+    made.meta[ROWS] = scores.meta.get(ROWS, WHOLE)
+    word = builder.item(made, 1)
     for tensor in graph.outputs[op].tolist():
         if builder.expansion.tensor_origin[tensor] < 0 and graph.tensor_bytes[tensor] > 0:
-            builder.root[tensor] = node
+            builder.root[tensor] = word
+    return builder.item(made, 0)
 
 
 def _first(scores: Node, team: TeamPlace) -> int:

@@ -1,10 +1,8 @@
 """Rebuilds batch norms whose replicas exchange their statistics."""
 
-from typing import Any
-
 from torch.fx import Node
 
-from meshwright.capture.ledger import Kernel, op_name
+from meshwright.capture.ledger import Kernel, arguments_of, op_name
 from meshwright.execute.batch_norm import (
     BackwardMoments,
     Moments,
@@ -23,14 +21,14 @@ def add_moments(builder: Builder, op: int) -> Node:
     kernel = builder.kernel(norm)
     is_forward = op_name(kernel.node) in NORMS
     names = ("input",) if is_forward else ("grad_out", "input", "save_mean")
-    given = _arguments(kernel.node)
+    given = arguments_of(kernel.node)
     nodes = [builder.argument(op, kernel, given[name]) for name in names]
     return builder.call(Moments() if is_forward else BackwardMoments(), *nodes)
 
 
 def run_norm(builder: Builder, op: int, kernel: Kernel, word: Node, num_replicas: int) -> Node:
     """A batch norm with the statistics of all replicas, or its backward."""
-    given = _arguments(kernel.node)
+    given = arguments_of(kernel.node)
 
     def argument(name: str) -> Node | None:
         node = given[name]
@@ -56,10 +54,3 @@ def word_of(builder: Builder, op: int) -> Node | None:
         if builder.expansion.axis[source[tensor]] == Axis.REPLICAS:
             return builder.root[tensor]
     return None
-
-
-def _arguments(node: Node) -> dict[str, Any]:
-    """The arguments of a call, by name."""
-    schema = node.target._schema  # type: ignore[union-attr]
-    names = [each.name for each in schema.arguments]
-    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}

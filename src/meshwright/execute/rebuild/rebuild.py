@@ -10,7 +10,6 @@ from dataclasses import replace
 from torch.fx import Node
 
 from meshwright.capture.ledger import Kernel, storage_of
-from meshwright.capture.torch_private import pytree
 from meshwright.capture.trace import Trace
 from meshwright.execute.cut.cut import WHOLE, AnyCut
 from meshwright.execute.member import CUT, ROWS, Segmented, check_held, check_rows
@@ -75,7 +74,7 @@ def _build(builder: Builder) -> TracedStep:
             num_forward = len(builder.nodes.nodes)
         if graph.phase[op] <= Phase.BACKWARD:
             num_backward = len(builder.nodes.nodes)
-    builder.nodes.output([_loss(builder)])
+    builder.nodes.output([builder.shaped(builder.step.trace.returned[0])])
     trace = replace(
         builder.step.trace,
         graph=builder.nodes,
@@ -153,13 +152,6 @@ def _keep_results(builder: Builder, op: int, made: list[Node]) -> None:
             source = ledger.kernels[version.source]
             if version.replaces < 0 and len(source.made) == 1:
                 builder.latest[source.node] = node
-
-
-def _loss(builder: Builder) -> Node:
-    """The new node of the loss."""
-    output = next(n for n in builder.step.trace.graph.nodes if n.op == "output")
-    loss = next(each for each in pytree.tree_leaves(output.args) if isinstance(each, Node))
-    return builder.shaped(loss)
 
 
 def _read(builder: Builder, trace: Trace) -> TracedStep:

@@ -14,6 +14,7 @@ from meshwright.execute.cut.attention import LaterRows
 from meshwright.execute.cut.call import MemberCall
 from meshwright.execute.cut.cut import WHOLE, AnyCut, plain_cut
 from meshwright.execute.member import CUT, ROWS, with_cuts
+from meshwright.execute.on_parts import TeamPlace
 from meshwright.execute.rebuild.builder import Builder
 from meshwright.execute.rebuild.tokens import keys_of
 from meshwright.execute.ring import AddKeys, Block, Skipped, add_blocks, pack_keys
@@ -109,36 +110,17 @@ def block_keys(builder: Builder, op: int) -> Mapping[Node, Node]:
     return dict(zip(keys_of(builder.kernel(op)), views, strict=True))
 
 
-@dataclass(frozen=True)
-class _Turn:
-    """The step around the ring at which a member is with a block."""
-
-    hop: int
-    member: int
-    width: int
-
-    @property
-    def owner(self) -> int:
-        """The member whose keys the block has."""
-        return (self.member - self.hop) % self.width
-
-    @property
-    def is_last(self) -> bool:
-        """Whether no other block comes after it."""
-        return self.hop == self.width - 1
-
-
 def run_block(builder: Builder, op: int, kernel: Kernel, given: Callable[[Node], Node]) -> Node:
     """Call one block of an attention, or of its backward."""
     graph, expansion, context = builder.graph, builder.expansion, builder.context
-    turn = _Turn(int(expansion.hop[op]), context.member, context.width)
-    change = partial(_change, kernel, turn, _combined(builder, op))
+    hop = int(expansion.hop[op])
+    change = partial(_change, kernel, context, hop, _combined(builder, op))
     made = [each for each in graph.outputs[op].tolist() if graph.tensor_bytes[each] > 0]
     held = Owned(int(expansion.held[made[0]]))
     node = builder.cutter.call(kernel.node, given, held, None, True, change)
     key, value = keys_of(kernel)
     columns = plain_cut(key.meta["val"].dim() - 1, key.meta["val"].shape[-2])
-    node.meta[KEYS] = Share(columns, turn.width, turn.owner)
+    node.meta[KEYS] = Share(columns, context.width, (context.member - hop) % context.width)
     if len(node.meta[CUT]) > 2:  # a backward, whose gradients of keys are one row of numbers
         for meta in (CUT, ROWS):
             node.meta[meta] = (node.meta[meta][0], WHOLE)
@@ -164,18 +146,22 @@ def _combined(builder: Builder, op: int) -> list[Node]:
     ]
 
 
-def _change(kernel: Kernel, turn: _Turn, before: list[Node], call: MemberCall) -> MemberCall:
-    """The call of a block instead of one with all keys."""
+def _change(
+    kernel: Kernel, context: TeamPlace, hop: int, before: list[Node], call: MemberCall
+) -> MemberCall:
+    """The call of the block that a member is with after some hops around the ring, instead of one
+    with all keys."""
+    owner, is_last = (context.member - hop) % context.width, hop == context.width - 1
     names = tuple(each.name for each in kernel.node.target._schema.arguments)  # type: ignore[union-attr]
-    tokens = keys_of(kernel)[0].meta["val"].shape[-2] // turn.width
+    tokens = keys_of(kernel)[0].meta["val"].shape[-2] // context.width
     target: Any = call.target
     if isinstance(target, LaterRows):  # causal
-        target = replace(target, first=(turn.member - turn.owner) * tokens)
-    block: Any = Block(target, names, turn.owner * tokens, len(before), turn.is_last)
-    if isinstance(target, LaterRows) and turn.owner > turn.member:
+        target = replace(target, first=(context.member - owner) * tokens)
+    block: Any = Block(target, names, owner * tokens, len(before), is_last)
+    if isinstance(target, LaterRows) and owner > context.member:
         is_backward = len(call.cuts) > 2
         places = (names.index("key"), names.index("value")) if is_backward else None
-        block = Skipped(len(before), turn.is_last, places)
+        block = Skipped(len(before), is_last, places)
     return replace(call, target=block, args=(*call.args, *before))
 
 

@@ -86,7 +86,9 @@ class RankShares:
                 continue
             name, states = updated(step, update)
             cut, team = cuts.get(name, WHOLE), self._team(part)
-            experts = self._expert_team(part) if update in self._of_experts else TeamPlace()
+            experts = TeamPlace()
+            if update in self._of_experts:  # the replicas hold different ones
+                experts = TeamPlace(part.expert, self._place(part) // part.width % part.expert)
             whole = Share(
                 cut, team.width, team.member, experts=experts.width, expert=experts.member
             )
@@ -133,10 +135,6 @@ class RankShares:
             for update, part in self.updates.items()
             if divides_experts(self.expansion, part, self._op_of[update])
         )
-
-    def _expert_team(self, part: Part) -> TeamPlace:
-        """The rank's place among the replicas that hold different experts."""
-        return TeamPlace(part.expert, self._place(part) // part.width % part.expert)
 
     def _place(self, part: Part) -> int:
         """The rank's place among the devices of a part; 0 in a part that it is not in."""

@@ -33,9 +33,3 @@ def storage_start(node: Node) -> Node:
     """The node whose call or placeholder begins the storage that a node's value lies in."""
     source = viewed_node(node)
     return node if source is None else storage_start(source)
-
-
-def writes_argument(node: Node) -> bool:
-    """Whether a node's op writes into one of its arguments."""
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)

@@ -5,7 +5,7 @@ import math
 
 from torch.fx import Node
 
-from meshwright.capture.ledger import Kernel
+from meshwright.capture.ledger import Kernel, arguments_of
 from meshwright.errors import InputError, quoted
 from meshwright.execute.cut.cut import WHOLE, plain_cut
 from meshwright.execute.member import CUT, ROWS, token_cut, with_cuts
@@ -31,7 +31,8 @@ def travel(builder: Builder, op: int, width: int) -> list[Node]:
         both = builder.call(CountTokens(width), given)
         return [builder.item(both, 0), builder.item(both, 1)]
     (counts,) = (each for each in read if each != moved)
-    rows, shape = builder.rows_of[counts], builder.planned_shape(moved)
+    version = builder.step.versions[int(expansion.tensor_origin[moved])]
+    rows, shape = builder.rows_of[counts], builder.step.layouts[version].shape
     if math.prod(shape) % rows:
         raise InputError(
             f"op {quoted(graph.op_names[int(graph.tensor_source[moved])])}: what it makes must "
@@ -99,6 +100,5 @@ def _scatter_keys(builder: Builder, read: list[int]) -> list[Node]:
 
 def keys_of(kernel: Kernel) -> list[Node]:
     """The keys and values among the arguments of an attention, or of its backward."""
-    names = [each.name for each in kernel.node.target._schema.arguments]  # type: ignore[union-attr]
-    found = [kernel.node.args[names.index(name)] for name in ("key", "value")]
-    return [each for each in found if isinstance(each, Node)]
+    given = arguments_of(kernel.node)
+    return [given["key"], given["value"]]

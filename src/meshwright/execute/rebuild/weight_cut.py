@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from torch.fx import Node
 
-from meshwright.capture.ledger import Kernel
+from meshwright.capture.ledger import Kernel, writes_argument
 from meshwright.errors import InputError, quoted
 from meshwright.execute.cut.cut import WHOLE, AnyCut, Cut
 from meshwright.execute.member import CUT, ROWS
 from meshwright.execute.rebuild.builder import Builder
-from meshwright.execute.rebuild.storage import storage_start, viewed_node, writes_argument
+from meshwright.execute.rebuild.storage import storage_start, viewed_node
 from meshwright.graph.stack.stack import Role
 from meshwright.program.expand.expansion import Owned
 
@@ -34,7 +34,7 @@ def decide_cuts(builder: Builder, op: int, kernel: Kernel, whole: Container[str]
         version = kernel.reads.get(old.name)
         return None if version is None else builder.base(version, read)
 
-    def cut_of(old: Node, guess: Mapping[Node, AnyCut]) -> AnyCut:
+    def cut_of(guess: Mapping[Node, AnyCut], old: Node) -> AnyCut:
         return _cut_of(builder, old, base_of(old), guess)
 
     rows = {old: _rows_of(builder, old, base_of(old)) for old in kernel.node.all_input_nodes}
@@ -72,7 +72,7 @@ def _cut_of(builder: Builder, old: Node, base: Node | None, guess: Mapping[Node,
     source = viewed_node(old)
     if source is None:
         return guess[old] if old in guess else _noted(builder, old, base, CUT)
-    if writes_argument(old):
+    if writes_argument(old.target):
         return _cut_of(builder, source, base, guess)
     own = builder.cutter.take_rows(old, {source: _rows_of(builder, source, base)})
     cut = _cut_of(builder, source, base, guess)
@@ -85,7 +85,7 @@ def _rows_of(builder: Builder, old: Node, base: Node | None) -> AnyCut:
     source = viewed_node(old)
     if source is None:
         return _noted(builder, old, base, ROWS)
-    if writes_argument(old):
+    if writes_argument(old.target):
         return _rows_of(builder, source, base)
     rows = {source: _rows_of(builder, source, base)}
     made: AnyCut = builder.cutter.take_rows(old, rows).cuts

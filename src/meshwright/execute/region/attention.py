@@ -49,11 +49,7 @@ def choose_attention(recipe: RegionRecipe, device: torch.device) -> RegionRecipe
 
 def _choose(call: RecipeCall, layouts: Sequence[Layout], device: torch.device) -> RecipeCall:
     body, places = _BODIES[call.target]
-    query, key, value, mask = (_empty(call.args[each], layouts, device) for each in places)
-    assert query is not None and key is not None and value is not None
-    is_causal, scale = call.args[-2:]
-    given = Attended(query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale)
-    choice = choose_kernel(given)
+    choice = choose_kernel(_given(call, places, layouts, device))
     return replace(call, target=partial(body, lambda _: choice))
 
 
@@ -61,13 +57,19 @@ def _choose_dropping(
     call: RecipeCall, drawn: Drawn, layouts: Sequence[Layout], device: torch.device
 ) -> RecipeCall:
     """By the device's kernel for attention with dropout, where it has one."""
-    places = _DROPPING[drawn.name]
+    given = _given(call, _DROPPING[drawn.name], layouts, device)
+    return replace(call, target=replace(drawn, is_fused=may_fuse(given)))
+
+
+def _given(
+    call: RecipeCall, places: Sequence[int], layouts: Sequence[Layout], device: torch.device
+) -> Attended:
+    """What an attention is given, by the places of query, key, value and mask."""
     query, key, value, mask = (_empty(call.args[each], layouts, device) for each in places)
-    assert query is not None and key is not None and value is not None
-    return replace(call, target=replace(drawn, is_fused=may_fuse(query, key, value, mask)))
+    return Attended(query, key, value, mask, *call.args[-2:])
 
 
-def _empty(value: Any, layouts: Sequence[Layout], device: torch.device) -> torch.Tensor | None:
+def _empty(value: Any, layouts: Sequence[Layout], device: torch.device) -> Any:
     """A tensor as an argument will be, with anything in it."""
     if value is None:
         return None

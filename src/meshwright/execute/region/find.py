@@ -12,10 +12,10 @@ import numpy as np
 
 from meshwright.array import Longs
 from meshwright.capture.ledger import Kernel
-from meshwright.execute.arrived import has_arrived
 from meshwright.execute.draw import is_repeatable
 from meshwright.execute.item import OpLine, Segment
 from meshwright.execute.steps import TracedSteps
+from meshwright.execute.traced import ARRIVED
 from meshwright.execute.update import is_update
 
 _WINDOW = 8
@@ -31,7 +31,8 @@ def find_stretches(segment: Segment, steps: TracedSteps) -> list[range]:
     """The stretches of a segment's lines that are to be regions; other lines run as they are."""
     kernels = [steps[line.samples].ledger.kernels[line.op] for line in segment.lines]
     may = [_may_compile(k, segment, steps, kernel) for k, kernel in enumerate(kernels)]
-    is_product = [_is_product(kernel) for kernel in kernels]
+    # Those that a library's kernel computes, with which compilers merge nothing.
+    is_product = [kernel.flops > 0 for kernel in kernels]
     turns = find_turns(_signatures(segment.lines, steps, kernels), is_product)
     begins = {turn.start for turn in turns} | {turn.stop for turn in turns}
     return _cut(may, is_product, begins)
@@ -119,11 +120,6 @@ def _constants(kernel: Kernel) -> str:
     return str([each for each in values if isinstance(each, int | float)])
 
 
-def _is_product(kernel: Kernel) -> bool:
-    """Whether a library's kernel computes it, with which compilers merge nothing."""
-    return kernel.flops > 0
-
-
 def _may_compile(number: int, segment: Segment, steps: TracedSteps, kernel: Kernel) -> bool:
     """Whether a line may be in a region: not what talks, updates parameters, or draws for
     all samples together, nor what has rows whose number is known at run time only."""
@@ -138,4 +134,4 @@ def _may_compile(number: int, segment: Segment, steps: TracedSteps, kernel: Kern
     if any((number, version) in segment.copied for version in kernel.made):
         return False
     versions = [*kernel.made, *(version for version, _ in line.reads)]
-    return not any(has_arrived(step.layouts[version]) for version in versions)
+    return not any(ARRIVED in step.layouts[version].shape for version in versions)

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from meshwright.capture.ledger import Kernel
+from meshwright.capture.ledger import Kernel, writes_argument
 from meshwright.execute.draw import Draw, drawn_kernel
 from meshwright.execute.item import OpLine, Segment
 from meshwright.execute.last_use import made_name
-from meshwright.execute.rebuild.storage import viewed_node, writes_argument
+from meshwright.execute.rebuild.storage import viewed_node
 from meshwright.execute.steps import TracedSteps
 from meshwright.execute.traced import Layout, relaid
 
@@ -278,7 +278,7 @@ def _view(node: Node, base: Base) -> Any:
     source = viewed_node(node)
     if source is None:
         return base
-    if writes_argument(node):
+    if writes_argument(node.target):
         return _view(source, base)
 
     def value(each: Node) -> Any:

@@ -10,8 +10,8 @@ import itertools
 
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.errors import InputError
-from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.rows import Rows, divide_batch
+from meshwright.execute.seat import assign_ranks
 from small import connected
 
 
