@@ -13,12 +13,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 from meshwright.errors import InputError
 
@@ -45,24 +42,6 @@ for _ in range(100):  # what was killed may still write for a moment
         break
     time.sleep(0.05)
 """
-
-
-Handler = Callable[[int, FrameType | None], Any] | signal.Handlers
-"""What is done at a signal."""
-
-
-@contextlib.contextmanager
-def handled_signals(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
-    """Within this, signals are handled so. They come to the first thread; others cannot choose."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {each: signal.signal(each, handler) for each in numbers}
-    try:
-        yield
-    finally:
-        for each, found in before.items():
-            signal.signal(each, found)
 
 
 class Guard:
