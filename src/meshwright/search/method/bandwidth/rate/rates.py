@@ -35,18 +35,16 @@ class HostPairs:
 
 def find_host_pairs(cluster: Cluster) -> HostPairs:
     """All pairs of hosts of a cluster that have a way."""
-    place = {host: number for number, host in enumerate(cluster.hosts)}
-    host_of = np.array([place[device.host] for device in cluster.devices], dtype=np.int64)
     pairs = tuple(pair for pair, ways in sorted(cluster.ways.links.items()) if ways)
-    number = np.full((len(place), len(place)), -1, dtype=np.int64)
+    number = np.full((len(cluster.hosts), len(cluster.hosts)), -1, dtype=np.int64)
     for k, pair in enumerate(pairs):
         number[pair] = k
     return HostPairs(
         pairs=pairs,
         number=number,
         room=make_room(cluster, [{pair: 1.0} for pair in pairs]),
-        host_of=host_of,
-        own_bytes_per_second=_own_rates(cluster, host_of, number),
+        host_of=cluster.host_of,
+        own_bytes_per_second=_own_rates(cluster, number),
     )
 
 
@@ -102,10 +100,10 @@ def _set_reads(
     arcs["least"][places] = np.where(between, size / hosts.own_bytes_per_second[here, there], 0.0)
 
 
-def _own_rates(cluster: Cluster, host_of: Longs, number: Longs) -> Floats:
+def _own_rates(cluster: Cluster, number: Longs) -> Floats:
     """Of each pair of devices what the links of its route carry that are not between its hosts."""
     rates = np.full((cluster.num_devices, cluster.num_devices), np.inf)
-    ends = np.argwhere(number[host_of[:, None], host_of] >= 0)
+    ends = np.argwhere(number[cluster.host_of[:, None], cluster.host_of] >= 0)
     if not len(ends):
         return rates
     routes = cluster.routes_between(ends[:, 0], ends[:, 1])
