@@ -16,7 +16,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cluster.file import read_cluster
 from meshwright.cluster.part import MAX_DEVICES
-from meshwright.errors import InputError, quoted
+from meshwright.errors import InputError, errors_in, quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,8 @@ def _build(name: str) -> Cluster | None:
         match = re.fullmatch(family.expression, name, flags=re.ASCII)
         if match is not None:
             text = {key: text or "" for key, text in match.groupdict().items()}
-            try:
+            with errors_in(f"cluster {quoted(name)}"):
                 return family.build(text | {"name": name})
-            except InputError as error:
-                raise InputError(f"cluster {quoted(name)}: {error}") from None
     return None
 
 

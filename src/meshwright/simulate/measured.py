@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from meshwright.array import Floats, Ints, Longs
-from meshwright.errors import InputError, quoted
+from meshwright.errors import InputError, errors_in, quoted
 from meshwright.program.program import Kind, Program, StreamRule
 from meshwright.simulate.run_file import read_fields, write_fields
 from meshwright.simulate.tasks import FlowNetwork, chain_rows
@@ -64,10 +64,8 @@ class Run:
     def load(path: str | Path) -> "Run":
         """Read a run file."""
         fields = read_fields(path)
-        try:
+        with errors_in(path):
             return Run(**fields)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
 
 
 def _check_run(run: Run) -> None:
