@@ -68,6 +68,15 @@ def errors_in(where: object) -> Iterator[None]:
         raise InputError(f"{where}: {error}") from None
 
 
+@contextmanager
+def os_errors(failure: str) -> Iterator[None]:
+    """While this holds, what the system refuses is told as this failure, with the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{failure} ({error.strerror or error})") from None
+
+
 def is_visible(text: str) -> bool:
     """Whether a terminal draws all of a text and obeys none of it."""
     return text.isprintable() and _INVISIBLE.search(text) is None

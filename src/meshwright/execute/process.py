@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.errors import InputError
+from meshwright.errors import InputError, os_errors
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -150,7 +150,7 @@ def start_rank(argv: Sequence[str], environment: Mapping[str, str], guard: Guard
             os._exit(1)
         guard.remember_self()
 
-    try:
+    with os_errors(f"{argv[0]}: cannot be started"):
         process = subprocess.Popen(
             list(argv),
             env=dict(environment),
@@ -158,7 +158,4 @@ def start_rank(argv: Sequence[str], environment: Mapping[str, str], guard: Guard
             start_new_session=True,
             preexec_fn=bind_to_parent,
         )
-    except OSError as error:
-        reason = error.strerror or error
-        raise InputError(f"{argv[0]}: cannot be started ({reason})") from None
     return Rank(process)
