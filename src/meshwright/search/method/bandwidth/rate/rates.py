@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Floats, Ints, Longs
+from meshwright.array import Floats, Ints, Longs, places_in
 from meshwright.cluster.cluster import Cluster
 from meshwright.kernel.row import follow_lines
 from meshwright.search.instance import Instance
@@ -55,8 +55,7 @@ def place_precedence(
     num_ops = instance.num_ops
     order = np.asarray(order, dtype=np.int64)
     device_of = np.asarray(device_of_op, dtype=np.int64)
-    position = np.empty(num_ops, dtype=np.int64)
-    position[order] = np.arange(num_ops)
+    position = places_in(order, num_ops, np.int64)
     # Of each op the arc from the one before it on its device, then those of what it reads.
     begin, count = instance.in_start[order].astype(np.int64), np.diff(instance.in_start)[order]
     first = np.zeros(num_ops + 2, np.int32)
