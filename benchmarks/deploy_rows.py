@@ -18,9 +18,9 @@ from meshwright.search.method.deploy.evaluate import Evaluator
 from meshwright.search.method.deploy.factor.factor import choose_duplicated, find_factors
 from meshwright.search.method.deploy.tree.net import NetworkPrior, load_prior
 from meshwright.search.method.deploy.tree.tree import Prior, iterations_to_beat, uniform_prior
-from meshwright.search.portfolio import search_by
 from meshwright.search.warm import small_cluster, small_step
 from meshwright.source import zoo_graph
+from one_method import search_by
 
 data = partial(search_by, "data")
 data_proportional = partial(search_by, "data-proportional")

@@ -14,7 +14,7 @@ import msgspec
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.file import decode_cluster
 from meshwright.cost.runtime import MESHWRIGHT
-from meshwright.errors import InputError
+from meshwright.errors import InputError, errors_in
 from meshwright.files import decode_json, read_bytes
 from meshwright.graph.graph import Graph, read_graph
 from meshwright.plan.plan import Plan
@@ -59,7 +59,7 @@ def read_planned(path: Path) -> Planned:
     file = beside_plan(path, ANSWER_FILE)
     asked = decode_json(read_bytes(file), _Asked, str(file))
     record = asked.request
-    try:
+    with errors_in(file):
         request = Request(
             graph=graph, cluster=cluster, method=asked.method.partition(":")[0],
             runtime=asked.runtime,
@@ -69,8 +69,6 @@ def read_planned(path: Path) -> Planned:
             graph, request.method, request.seed, request.budget_seconds, request.sharing,
             request.microbatches, scope,
         )  # fmt: skip
-    except InputError as error:
-        raise InputError(f"{file}: {error}") from None
     return Planned(
         request=request,
         plan=None if asked.plan is None else read_plan(path, graph),
@@ -112,10 +110,8 @@ def read_plan(path: Path, graph: Graph) -> Plan:
         raise InputError(f"{path}: no such plan, neither a file nor a folder")
     file = path / PLAN_FILE if os.path.isdir(path) else path
     plan = Plan.load(file)
-    try:
+    with errors_in(file):
         return plan.in_ops(graph)
-    except InputError as error:
-        raise InputError(f"{file}: {error}") from None
 
 
 def read_cluster_beside(path: Path) -> Cluster:

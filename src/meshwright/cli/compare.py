@@ -15,7 +15,7 @@ from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.sheet import print_table
 from meshwright.cluster.cluster import Cluster
-from meshwright.errors import InputError
+from meshwright.errors import InputError, errors_in
 from meshwright.export.perfetto.compare import write_comparison
 from meshwright.files import finite
 from meshwright.graph.fuse import may_be_fused
@@ -99,10 +99,8 @@ def _read_case(arguments: Namespace) -> _Case:
             plan = replace(plan, batch_statistics=ran.batch_statistics)
     with_links = arguments.trace is not None
     predicted = simulate(graph, cluster, plan, granularity="op", with_links=with_links)
-    try:
+    with errors_in(arguments.run):
         measured = measured_timeline(predicted.program, run)
-    except InputError as error:
-        raise InputError(f"{arguments.run}: {error}") from None
     return _Case(
         graph=graph, cluster=cluster, plan=plan, run=run, predicted=predicted, measured=measured
     )
