@@ -37,10 +37,9 @@ from meshwright.search.incumbent import Attempt, Incumbent
 from meshwright.search.method.bandwidth.joint.joint import allocate_plan, search_uniform
 from meshwright.search.method.bandwidth.joint.space import find_space
 from meshwright.search.method.table import METHODS
-from meshwright.search.portfolio import run_method
+from meshwright.search.portfolio import run_method, search_by
 from meshwright.search.problem import Problem
 from meshwright.source import load_graph
-from one_method import search_by
 
 data = partial(search_by, "data")
 joint = partial(search_by, "placement", allocate=True)

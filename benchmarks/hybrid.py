@@ -33,8 +33,8 @@ from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.space import HybridSpace, make_space
 from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene
 from meshwright.search.pool.process import Processes
+from meshwright.search.portfolio import search_by
 from meshwright.source import load_graph
-from one_method import search_by
 
 hybrid = partial(search_by, "hybrid")
 

@@ -40,8 +40,8 @@ from meshwright.search.method.pipeline.microbatch_price import PipelineShape, Pr
 from meshwright.search.method.pipeline.place import mapping_problem, plain_homes
 from meshwright.search.method.pipeline.refine import BY_DISTANCE, BY_TIME
 from meshwright.search.method.pipeline.stage.problem import device_loads
+from meshwright.search.portfolio import search_by
 from meshwright.source import load_graph
-from one_method import search_by
 
 consecutive = partial(search_by, "consecutive")
 pipedream = partial(search_by, "pipedream")

@@ -32,9 +32,9 @@ from meshwright.plan.plan import Plan
 from meshwright.search.instance import make_instance, mean_device_seconds
 from meshwright.search.method.quickp.quickp import find_scheme
 from meshwright.search.method.quickp.scope import Coarsener, QuickpScope, ThresholdRule
+from meshwright.search.portfolio import search_by
 from meshwright.simulate.simulate import simulate
 from meshwright.source import load_graph
-from one_method import search_by
 from synthetic import synthetic_gpt
 
 heft = partial(search_by, "heft")

@@ -38,7 +38,7 @@ from meshwright.graph.graph import Graph, Phase
 
 Case = tuple[Graph, Floats]
 PER_BYTE = 0.25
-SCHEMES: dict[str, Callable[[Graph, Floats, float], Coarsening]] = {
+SCHEMES: dict[str, Callable[[Graph, Floats], Coarsening]] = {
     "fusion": fuse_ops,
     "quickp": partial(coarsen_quickp, seconds_per_byte=PER_BYTE),
     "colocrl": coarsen_colocrl,
@@ -180,7 +180,7 @@ def test_parmesan_merges_the_best_convex_pair(case: Case, num_clusters: int, wei
             break
         melted.merge(*divmod(min(pairs)[1], graph.num_ops))
     coarsening = coarsen_parmesan(
-        graph, seconds, PER_BYTE, num_clusters=num_clusters, weight=weight
+        graph, seconds, seconds_per_byte=PER_BYTE, num_clusters=num_clusters, weight=weight
     )
     assert sets_of(coarsening.coarse_of) == melted.sets()
 
@@ -234,9 +234,7 @@ def test_parmesan_by_hand() -> None:
         (partial(coarsen_spotlight, num_levels=0), "num_levels"),
     ],
 )
-def test_counts_must_be_positive(
-    scheme: Callable[[Graph, Floats, float], Coarsening], name: str
-) -> None:
+def test_counts_must_be_positive(scheme: Callable[[Graph, Floats], Coarsening], name: str) -> None:
     with pytest.raises(InputError, match=f"{name} must be positive, got 0"):
         scheme(chain_of(line(2), 2), np.ones(2))
 
@@ -244,14 +242,14 @@ def test_counts_must_be_positive(
 @pytest.mark.parametrize("name", SCHEMES)
 def test_a_graph_without_ops(name: str) -> None:
     graph = GraphBuilder("none", 1).finish()
-    assert SCHEMES[name](graph, np.zeros(0), PER_BYTE).graph.num_ops == 0
+    assert SCHEMES[name](graph, np.zeros(0)).graph.num_ops == 0
 
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_large_steps_have_no_cycle(name: str) -> None:
     graph = bert(hidden=64, heads=4, layers=20, sequence=128, vocabulary=100, positions=128)
     seconds = graph.flops + graph.bytes_read
-    coarsening = SCHEMES[name](graph, seconds, 1.0)
+    coarsening = SCHEMES[name](graph, seconds)
     digraph = nx.DiGraph()
     digraph.add_edges_from(zip(*(e.tolist() for e in coarsening.graph.edges), strict=True))
     assert nx.is_directed_acyclic_graph(digraph)

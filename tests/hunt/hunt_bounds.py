@@ -30,7 +30,7 @@ from meshwright.search.instance import Instance, make_instance
 from meshwright.search.judge import Verdict, try_plan
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.space import HybridSpace, make_space, space_bound
-from one_method import search_by
+from meshwright.search.portfolio import search_by
 
 placement = partial(search_by, "placement")
 

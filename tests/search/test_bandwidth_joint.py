@@ -26,10 +26,9 @@ from meshwright.search.method.bandwidth.joint.search import JointSearch
 from meshwright.search.method.bandwidth.joint.space import RateStart, find_space, find_starts
 from meshwright.search.method.bandwidth.rate.rates import find_host_pairs
 from meshwright.search.method.table import METHODS
-from meshwright.search.portfolio import find_plan
+from meshwright.search.portfolio import find_plan, search_by
 from meshwright.search.problem import Problem
 from meshwright.simulate.simulate import simulate
-from one_method import search_by
 
 joint = partial(search_by, "placement", allocate=True)
 placement = partial(search_by, "placement")

@@ -20,8 +20,8 @@ from meshwright.search.method.bandwidth.joint.judge import Bench, Judge
 from meshwright.search.method.bandwidth.joint.search import Narrow, improve_shared
 from meshwright.search.method.bandwidth.joint.space import FAINT, RateSpace, find_space
 from meshwright.search.method.table import METHODS
+from meshwright.search.portfolio import search_by
 from meshwright.search.problem import Problem
-from one_method import search_by
 
 joint = partial(search_by, "placement", allocate=True)
 placement = partial(search_by, "placement")

@@ -16,8 +16,8 @@ from meshwright.search.method.deploy.analysis import Analysis, analyse
 from meshwright.search.method.deploy.compile import make_plan
 from meshwright.search.method.deploy.evaluate import Evaluator
 from meshwright.search.method.deploy.option import GroupAction, GroupOption
+from meshwright.search.portfolio import search_by
 from meshwright.source import zoo_graph
-from one_method import search_by
 
 data = partial(search_by, "data")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from meshwright.search.method.deploy.analysis import analyse
 from meshwright.search.method.deploy.deploy import fill_up, fitting_strategies
 from meshwright.search.method.deploy.evaluate import Evaluator
-from one_method import search_by
+from meshwright.search.portfolio import search_by
 
 deploy = partial(search_by, "deploy")
 

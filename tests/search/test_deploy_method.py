@@ -22,10 +22,9 @@ from meshwright.search.method.deploy.analysis import analyse
 from meshwright.search.method.deploy.evaluate import Evaluator
 from meshwright.search.method.deploy.tree import net
 from meshwright.search.method.deploy.tree.tree import Tree, uniform_prior
-from meshwright.search.portfolio import find_plan
+from meshwright.search.portfolio import find_plan, search_by
 from meshwright.simulate.simulate import simulate
 from meshwright.source import zoo_graph
-from one_method import search_by
 
 deploy = partial(search_by, "deploy")
 

@@ -18,9 +18,9 @@ from meshwright.search.method.deploy.analysis import Analysis, analyse
 from meshwright.search.method.deploy.baseline import walk_strategies
 from meshwright.search.method.deploy.evaluate import Evaluator
 from meshwright.search.method.deploy.option import Strategy
+from meshwright.search.portfolio import search_by
 from meshwright.search.warm import small_step
 from meshwright.source import zoo_graph
-from one_method import search_by
 
 flexflow = partial(search_by, "flexflow")
 mcts = partial(search_by, "mcts")

@@ -26,9 +26,8 @@ from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.space import make_space
 from meshwright.search.method.hybrid.trial import HybridTrials
 from meshwright.search.method.name import LAYERED
-from meshwright.search.portfolio import find_plan
+from meshwright.search.portfolio import find_plan, search_by
 from meshwright.simulate.simulate import simulate
-from one_method import search_by
 from small import dag
 
 hybrid_mcmc = partial(search_by, "hybrid-mcmc")

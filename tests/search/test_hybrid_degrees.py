@@ -20,8 +20,8 @@ from meshwright.search.method.hybrid.smallest import explain_lack
 from meshwright.search.method.hybrid.space import make_space
 from meshwright.search.method.hybrid.trial import TrialScene, try_draft
 from meshwright.search.pool.process import Processes
+from meshwright.search.portfolio import search_by
 from meshwright.simulate.simulate import simulate
-from one_method import search_by
 from quick import few
 
 hybrid = partial(search_by, "hybrid")

@@ -19,8 +19,7 @@ from meshwright.search.method.hybrid import hybrid as module
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.pool.engine import open_engine
 from meshwright.search.pool.process import Processes
-from meshwright.search.portfolio import find_plan
-from one_method import search_by
+from meshwright.search.portfolio import find_plan, search_by
 from quick import few
 from work import count_lines
 

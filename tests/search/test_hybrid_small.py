@@ -18,8 +18,8 @@ from meshwright.plan.check import resolve
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
 from meshwright.search.judge import try_plan
 from meshwright.search.method.hybrid.scope import Scope
+from meshwright.search.portfolio import search_by
 from meshwright.simulate.simulate import simulate
-from one_method import search_by
 
 hybrid = partial(search_by, "hybrid")
 

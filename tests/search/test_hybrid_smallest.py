@@ -19,7 +19,7 @@ from meshwright.search.method.hybrid import smallest
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.smallest import explain_lack, least_bytes
 from meshwright.search.method.hybrid.space import HybridSpace, make_space
-from one_method import search_by
+from meshwright.search.portfolio import search_by
 from quick import few
 
 hybrid = partial(search_by, "hybrid")

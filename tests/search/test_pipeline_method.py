@@ -25,9 +25,9 @@ from meshwright.search.method.pipeline.block import find_blocks
 from meshwright.search.method.pipeline.cutter import Options
 from meshwright.search.method.pipeline.stage.problem import DeviceKind, make_problem
 from meshwright.search.method.pipeline.stage.split import solve_split
+from meshwright.search.portfolio import search_by
 from meshwright.simulate.simulate import simulate
 from meshwright.zoo.shipped import read_shipped
-from one_method import search_by
 from synthetic import synthetic_gpt
 
 consecutive = partial(search_by, "consecutive")

@@ -13,7 +13,7 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.answer import Answer, Stop
 from meshwright.search.method.pipeline.scope import PipelineScope, StageMapping
-from one_method import search_by
+from meshwright.search.portfolio import search_by
 
 pipeline = partial(search_by, "pipeline")
 

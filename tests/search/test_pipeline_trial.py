@@ -23,8 +23,8 @@ from meshwright.search.method.pipeline.estimate import Estimator
 from meshwright.search.method.pipeline.microbatch_price import Prices
 from meshwright.search.method.pipeline.trial import CandidateTrials, Task, TrialContext, attempt
 from meshwright.search.pool.process import Processes
+from meshwright.search.portfolio import search_by
 from meshwright.zoo.shipped import read_shipped
-from one_method import search_by
 from waiting import wait_until
 
 pipeline = partial(search_by, "pipeline")

@@ -10,7 +10,7 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
 from meshwright.search.instance import make_instance, placement_plan
 from meshwright.search.method.placement.contend import contend
-from one_method import search_by
+from meshwright.search.portfolio import search_by
 
 placement = partial(search_by, "placement")
 

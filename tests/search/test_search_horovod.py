@@ -9,9 +9,9 @@ from search_strategies import make_cluster
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.plan.answer import Stop
+from meshwright.search.portfolio import search_by
 from meshwright.source import zoo_graph
 from meshwright.units import MIB
-from one_method import search_by
 from small import connected, layers
 
 data = partial(search_by, "data")

@@ -27,11 +27,10 @@ from meshwright.search.method import table
 from meshwright.search.method.mcmc import MetropolisWalk, propose_moves
 from meshwright.search.method.metis import partition_units
 from meshwright.search.method.name import BASELINES, METHODS, SEARCHES
-from meshwright.search.portfolio import find_plan
+from meshwright.search.portfolio import find_plan, search_by
 from meshwright.search.problem import Problem
 from meshwright.search.replica import divide_batch
 from meshwright.zoo.shipped import read_shipped
-from one_method import search_by
 from synthetic import synthetic_gpt
 
 mcmc = partial(search_by, "mcmc")

@@ -18,8 +18,8 @@ from meshwright.search.instance import Instance, make_instance
 from meshwright.search.method.msct.favourite import Favourites, find_favourites, mean_delays
 from meshwright.search.method.msct.msct import follow_forward, schedule_msct
 from meshwright.search.order.list_schedule import order_seconds
+from meshwright.search.portfolio import search_by
 from meshwright.source import zoo_graph
-from one_method import search_by
 
 msct = partial(search_by, "m-sct")
 single = partial(search_by, "single")

@@ -17,8 +17,7 @@ from meshwright.plan.answer import Stop
 from meshwright.search.bound.work import placement_bound, plan_bound, work_bound
 from meshwright.search.instance import Instance, make_instance
 from meshwright.search.method.name import LAYERED, METHODS
-from meshwright.search.portfolio import find_plan
-from one_method import search_by
+from meshwright.search.portfolio import find_plan, search_by
 
 mcmc = partial(search_by, "mcmc")
 

@@ -22,9 +22,8 @@ from meshwright.search.instance import Instance, make_instance
 from meshwright.search.method.placement.improve import improve
 from meshwright.search.method.placement.level_search import search_rounds
 from meshwright.search.method.placement.placement_walk import PlacementWalk
-from meshwright.search.portfolio import find_plan
+from meshwright.search.portfolio import find_plan, search_by
 from meshwright.simulate.simulate import simulate
-from one_method import search_by
 from small import connected, dag, layers
 
 placement = partial(search_by, "placement")

@@ -22,7 +22,7 @@ from meshwright.search.instance import make_instance, mean_device_seconds, mean_
 from meshwright.search.method.quickp.programme.programme import solve_programme
 from meshwright.search.method.quickp.quickp import find_scheme
 from meshwright.search.method.quickp.scope import Coarsener, OpOrder, QuickpScope, ThresholdRule
-from one_method import search_by
+from meshwright.search.portfolio import search_by
 from small import connected, dag
 
 quickp = partial(search_by, "quickp")

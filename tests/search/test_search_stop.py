@@ -20,10 +20,9 @@ from meshwright.search.incumbent import Attempt, Incumbent
 from meshwright.search.judge import Verdict
 from meshwright.search.method.name import SEARCHES
 from meshwright.search.method.table import METHODS
-from meshwright.search.portfolio import find_plan
+from meshwright.search.portfolio import find_plan, search_by
 from meshwright.search.problem import Problem
 from meshwright.zoo.shipped import read_shipped
-from one_method import search_by
 
 mcmc = partial(search_by, "mcmc")
 

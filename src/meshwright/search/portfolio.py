@@ -133,6 +133,23 @@ def _answer(choice: _Choice, problem: Problem, method: str, report: Report) -> A
     return answer_attempt(problem, attempts[0])
 
 
+def search_by(
+    method: str, graph: Graph, cluster: Cluster, *, budget_seconds: float = 30.0, **given: Any
+) -> Answer:
+    """The plan of one method, run as it is: nothing is checked, compiled or left out before.
+
+    For tests and comparisons. What is `given` are fields of the problem and options of the
+    method's function.
+    """
+    fields = {key: given.pop(key) for key in list(given) if key in Problem.__dataclass_fields__}
+    problem = Problem(graph=graph, cluster=cluster, clock=Clock(budget_seconds), **fields)
+    incumbent = Incumbent(problem.clock)
+    run_method(method, problem, incumbent, **given)
+    if not incumbent.attempts:
+        raise KeyboardInterrupt
+    return answer_attempt(problem, incumbent.attempts[method])
+
+
 def _choose(method: str, graph: Graph, cluster: Cluster, runtime: str) -> _Choice:
     """All of them for `auto`, but for what cannot find anything."""
     if method in LAYERED:
