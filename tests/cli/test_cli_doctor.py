@@ -42,6 +42,16 @@ def test_all_packages_of_the_core_are_there_in_their_versions() -> None:
     assert "torch" not in what
 
 
+def test_sources_that_are_not_installed_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def requires(name: str) -> list[str]:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "requires", requires)
+    state, what = state_of("plan")
+    assert state is State.LIMITED
+    assert "not installed but run from its sources" in what
+
+
 @pytest.mark.parametrize(
     ("shown", "said"),
     [

@@ -72,8 +72,13 @@ Look = Callable[[], tuple[State, str]]
 
 def _look_at_core() -> tuple[State, str]:
     """The packages that every command needs, in versions that are new enough."""
+    own = f"meshwright {__version__}, Python {platform.python_version()}"
+    try:
+        wanted = requires("meshwright") or ()
+    except PackageNotFoundError:
+        return State.LIMITED, f"{own}; not installed but run from its sources: nothing was checked"
     found, bad = [], []
-    for line in requires("meshwright") or ():
+    for line in wanted:
         name, extra, least = _read_requirement(line)
         if extra:
             continue
@@ -85,7 +90,6 @@ def _look_at_core() -> tuple[State, str]:
         found.append(f"{name} {there}")
         if _release(there) < _release(least):
             bad.append(f"{name} must be {least} or newer, is {there}")
-    own = f"meshwright {__version__}, Python {platform.python_version()}"
     if bad:
         return State.MISSING, f"{own}; {'; '.join(bad)}: install meshwright again"
     return State.OK, f"{own}, {', '.join(found)}"
