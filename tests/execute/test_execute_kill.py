@@ -121,8 +121,8 @@ def test_a_rank_killed_three_times_ends_with_the_same_bits(place: Place) -> None
 @pytest.mark.parametrize("plan", ["pipeline", "data"])
 def test_runs_killed_ten_times_end_with_the_same_bits(place: Place, plan: str) -> None:
     """The launcher is killed, with which all its ranks go, or a rank, after which it ends."""
-    code, out, _ = place.run(plan, *training("kept-undisturbed"))
-    assert code == 0
+    code, out, said = place.run(plan, *training("kept-undisturbed"))
+    assert code == 0, said
     draw = random.Random(plan)
 
     def start() -> Started:
