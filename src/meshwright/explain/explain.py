@@ -44,13 +44,14 @@ def explain_plan(
     simulations: int = SIMULATIONS,
     rivals: int = RIVALS,
     granularity: str | None = None,
+    timeline: Timeline | None = None,
     progress: Report | None = None,
 ) -> Explanation:
     """Why a plan that answers a request takes as long as it does; without one, what would do.
 
     `method`, `bound_seconds`, `binding` and `runner_ups` are what the search said; `simulations`
     is how many neighbouring plans may be simulated, `rivals` how many of other kinds are looked
-    for; `granularity` is as for `simulate`.
+    for; `granularity` is as for `simulate`; `timeline` is the plan's, where it is known.
     """
     need_number(simulations, "simulations", is_whole=True)
     report = progress or (lambda _: None)
@@ -69,9 +70,10 @@ def explain_plan(
         sharing=request.sharing,
         granularity=granularity or choose_granularity(plan),
     )
-    timeline = simulate(
-        graph, cluster, plan, sharing=setting.sharing, granularity=setting.granularity
-    )
+    if timeline is None:
+        timeline = simulate(
+            graph, cluster, plan, sharing=setting.sharing, granularity=setting.granularity
+        )
     step = timeline.step_seconds
     shares = find_shares(graph, cluster, plan, timeline)
     report("simulating neighbouring plans")
