@@ -125,7 +125,7 @@ def report(
     graph: str | Path | Graph,
     cluster: str | Path | Cluster,
     answer: Answer,
-    path: str | Path,
+    file: str | Path,
     *,
     others: Sequence[Answer] = (),
     explanation: Explanation | None = None,
@@ -141,7 +141,7 @@ def report(
     and PNG, which needs matplotlib.
     """
     need_type(answer, Answer, "answer", "an Answer, as `meshwright.plan` gives it")
-    need_type(path, (str, Path), "path", "the path of a file")
+    need_type(file, (str, Path), "file", "the path of a file")
     need_type(figures, (str, Path, type(None)), "figures", "the path of a folder or None")
     need_type(explanation, (Explanation, type(None)), "explanation", "an Explanation or None")
     need_type(whatif, (WhatIf, type(None)), "whatif", "a WhatIf or None")
@@ -161,7 +161,7 @@ def report(
                 commands=next_lines(step, devices, each.plan, None),
             )
         )
-    write_page(entries, path, progress or (lambda _: None))
+    write_page(entries, file, progress or (lambda _: None))
     if figures is not None:
         write_figures(entries, Path(figures))
 

@@ -25,7 +25,7 @@ from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
 from meshwright.source import load_graph
 
-FILES = ["answer.json", "cluster.yaml", "graph.json.gz", "plan.json", "trace.json"]
+FILES = ["answer.json", "cluster.yaml", "graph.json.gz", "plan.html", "plan.json", "trace.json"]
 KEYS = {
     "method", "step_seconds", "bound_seconds", "gap", "stop", "search_seconds", "peak_bytes",
     "plan", "binding", "model", "cluster",
@@ -213,7 +213,7 @@ def test_no_plan_is_code_3_and_names_the_constraint(
     assert result.err == "meshwright: no plan fits: memory of host0.0: needs 3 GiB more\n"
     # What was asked and why nothing fits is kept, but no plan.
     kept = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert kept == ["answer.json", "cluster.yaml", "graph.json.gz"]
+    assert kept == ["answer.json", "cluster.yaml", "graph.json.gz", "plan.html"]
 
 
 def test_a_model_too_large_for_its_device_is_code_3(tmp_path: Path) -> None:

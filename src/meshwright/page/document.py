@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from meshwright import __version__
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import printable
 from meshwright.files import finite
@@ -45,7 +44,6 @@ _METHOD_SUFFIX = "_seconds"
 def page_document(entries: Sequence[Entry], blobs: Blobs) -> dict[str, Any]:
     """The report of some plans; long columns are put into `blobs`."""
     return {
-        "version": __version__,
         "causes": [str(each) for each in CAUSES],
         "kinds": list(KINDS),
         "plans": [_describe_entry(entry, blobs) for entry in entries],
@@ -114,7 +112,7 @@ def _describe_entry(entry: Entry, blobs: Blobs) -> dict[str, Any]:
     tables["link"] = [link_table(cluster, network).document]
     tables["part"] = [part_table(graph, cluster, plan, strips).document]
     return found | {
-        "memory": _describe_memory(memory, cluster, blobs),
+        "memory": _describe_memory(memory, blobs),
         "network": _describe_network(network, memory, cluster, blobs),
         "strips": _describe_strips(strips, blobs),
     }
@@ -292,7 +290,7 @@ def _pack_bars(sets: Sequence[BarSet], blobs: Blobs) -> dict[str, Any]:
     }
 
 
-def _describe_memory(memory: MemoryView, cluster: Cluster, blobs: Blobs) -> dict[str, Any]:
+def _describe_memory(memory: MemoryView, blobs: Blobs) -> dict[str, Any]:
     devices = list(memory.curve_of)
     kinds = [
         kind

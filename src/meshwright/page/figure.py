@@ -1,4 +1,4 @@
-"""Figures of a report as SVG and PNG, by matplotlib, which is optional: the same data as the page's,
+"""Figures of a report as SVG and PNG, by matplotlib, which is optional: the data of the page,
 drawn once for paper."""
 
 import re
@@ -124,7 +124,7 @@ def _draw_timeline(entry: Entry, bars: Bars) -> Figure:
             axes.broken_barh(scaled, (place - 0.4, 0.8), facecolors=color, linewidth=0)
     axes.set_yticks(range(len(rows)), ["critical path", *(_text(each.name) for each in tracks)])
     axes.tick_params(axis="y", labelsize=7)
-    axes.invert_yaxis()
+    axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, bars.num_ticks * bars.tick_seconds * 1e3)
     axes.set_xlabel("ms")
     more = len(bars.tracks) - len(tracks)

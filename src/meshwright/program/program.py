@@ -184,7 +184,7 @@ class Program:
         """An instruction for people, whatever its microbatch."""
         row = self.instructions[number]
         if row["op"] >= 0:
-            return self.graph.op_names[row["op"]]
+            return self.graph.op_names[int(row["op"])]
         what = "weights" if row["kind"] == Kind.ALL_GATHER else "gradients"
         if row["tensor"] >= 0:
             what = self.graph.op_names[self.graph.tensor_source[row["tensor"]]]

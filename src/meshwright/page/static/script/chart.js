@@ -39,7 +39,7 @@ async function readCurves(memory) {
 }
 
 /** Kinds on top of each other, drawn from the highest to the lowest. */
-function memoryChart(frame, memory, curve, device, step, name) {
+function memoryChart(frame, memory, curve, device, step, name, fitsPeak) {
   const names = memory.kinds.map((kind) => PAGE.kinds[kind]);
   const sums = [];
   curve.held.forEach((held, k) => sums.push(held.map((value, at) => value + (k ? sums[k - 1][at] : 0))));
@@ -61,7 +61,8 @@ function memoryChart(frame, memory, curve, device, step, name) {
     series.push({ label, stroke: () => css("--text"), width: 1.5, dash, points: { show: false }, value: () => formatBytes(value) });
     data.push(flat(value));
   }
-  const top = Math.max(memory.peak[device], memory.usable[device], memory.total[device]) * 1.05;
+  const limits = fitsPeak ? [] : [memory.usable[device], memory.total[device]];
+  const top = Math.max(memory.peak[device], ...limits) * 1.05;
   const scales = { x: { time: false }, y: { range: () => [0, top || 1] } };
   return addChart(frame, { scales, series, axes: [chartAxis(formatSeconds, 40), chartAxis(formatBytes, 84)] }, data,
     `Memory of ${name} over the step: at most ${formatBytes(memory.peak[device])} of ${formatBytes(memory.usable[device])} that it may be`);
@@ -93,11 +94,12 @@ async function drawMemory(plan) {
     if (chart) { CHARTS.splice(CHARTS.indexOf(chart), 1); chart.destroy(); }
     frame.replaceChildren();
     const device = groups[Number(choice.value) || 0][0];
-    chart = memoryChart(frame, memory, curves[memory.curve[device]], device, step, nodes[memory.devices[device]]);
+    chart = memoryChart(frame, memory, curves[memory.curve[device]], device, step, nodes[memory.devices[device]], fit.checked);
   };
+  const near = makeCheck("as high as the peak", false, show), fit = near.querySelector("input");
   choice.addEventListener("change", show);
   byId("memory-body").replaceChildren(
-    make("div", { className: "controls" }, make("label", {}, "Device ", choice)), frame,
+    make("div", { className: "controls" }, make("label", {}, "Device ", choice), near), frame,
     make("p", { className: "quietly" }, "Dashed: what the peak may be; dotted: what the device has. Drag across to zoom, double-click for all."),
     ...plan.tables.device.map(makeFoldedTable),
   );

@@ -104,6 +104,6 @@ fillPlans();
 drawFirst(PAGE.plans[0]);
 drawPlans();
 listenToPage();
-byId("footer").textContent = `Made by Meshwright ${PAGE.version}. This file loads nothing. Curves by uPlot 1.6.32 (MIT licence).`;
+byId("footer").textContent = "Made by Meshwright. This file loads nothing. Curves by uPlot 1.6.32 (MIT licence).";
 performance.mark("meshwright-first");
 document.addEventListener("DOMContentLoaded", () => drawRest(PAGE.plans[0]));
