@@ -17,7 +17,7 @@ from meshwright.explain.neighbour import Setting, judge_ideas
 from meshwright.explain.path import tell_path
 from meshwright.explain.remedy import find_remedies
 from meshwright.explain.rival import find_rivals
-from meshwright.explain.share import StepSpans, find_shares
+from meshwright.explain.share import StepSpans, sum_spans
 from meshwright.plan.answer import RunnerUp
 from meshwright.plan.plan import Plan
 from meshwright.plan.request import Request
@@ -75,7 +75,8 @@ def explain_plan(
             graph, cluster, plan, sharing=setting.sharing, granularity=setting.granularity
         )
     step = timeline.step_seconds
-    shares = find_shares(graph, cluster, plan, timeline)
+    spans = StepSpans(graph, cluster, plan, timeline)
+    shares = sum_spans(spans, plan)
     report("simulating neighbouring plans")
     ideas = [
         boundary_ideas(graph, plan, _busy_by_stage(cluster, plan, timeline)),
@@ -100,7 +101,7 @@ def explain_plan(
         launch_bound=timeline.is_launch_bound,
         anchor=shares.anchor,
         shares=shares.shares,
-        path=tell_path(StepSpans(graph, cluster, plan, timeline), cluster, plan),
+        path=tell_path(spans, cluster, plan),
         neighbours=neighbours,
         not_tried=left,
         rivals=others,

@@ -11,9 +11,9 @@ import numpy as np
 
 from meshwright.array import Longs
 from meshwright.cluster.cluster import Cluster
-from meshwright.explain.cause import Cause, find_causes
+from meshwright.explain.cause import Cause, cause_codes
 from meshwright.export.perfetto.link import assign_lanes, name_links
-from meshwright.export.perfetto.span import Spans, find_spans, nanoseconds, title
+from meshwright.export.perfetto.span import Spans, find_spans, nanoseconds
 from meshwright.export.perfetto.trace import LANE_NAMES, name_devices
 from meshwright.export.perfetto.view import Route, TraceView, choose_view, whole_view
 from meshwright.plan.plan import Plan
@@ -98,8 +98,8 @@ class _Labels:
         self.texts = list(program.graph.op_names)
         self._place: dict[str, int] = {}
 
-    def of(self, spans: Spans, names: Sequence[str]) -> Longs:
-        """The label of each span; `names` are what its kinds are called where several are one."""
+    def of(self, spans: Spans, causes: Longs) -> Longs:
+        """The label of each span; by `causes` where several instructions are one."""
         rows = self.program.instructions[spans.row]
         found = rows["op"].astype(np.int64)
         fields = rows[["kind", "tensor", "peer"]]
@@ -109,9 +109,8 @@ class _Labels:
             texts = [self.program.name_of(int(spans.row[others[each]])) for each in first]
             found[others] = np.array([self.place(text) for text in texts])[which]
         for each in np.flatnonzero(spans.count > 1).tolist():
-            name = names[int(spans.row[each])]
-            text = title(self.program, int(spans.row[each]), int(spans.count[each]), name)
-            found[each] = self.place(text.partition(" [mb ")[0])
+            name = str(CAUSES[causes[spans.row[each]]])
+            found[each] = self.place(f"{spans.count[each]:,} x {name}")
         return found
 
     def place(self, text: str) -> int:
@@ -124,7 +123,7 @@ class _Labels:
 
 def draw_bars(timeline: Timeline, cluster: Cluster, plan: Plan) -> Bars:
     """The bars of a timeline of a plan, whose parts hold ops."""
-    causes = [CAUSES.index(each) for each in find_causes(timeline.program, plan)]
+    causes = cause_codes(timeline.program, plan)
     for view in _views(timeline, cluster):
         found = _Drawing(timeline, cluster, view, causes).draw()
         if sum(len(each.start) for each in found.sets) <= MAX_BARS:
@@ -146,12 +145,11 @@ class _Drawing:
     """Collects the tracks of one view of a timeline."""
 
     def __init__(
-        self, timeline: Timeline, cluster: Cluster, view: TraceView, causes: Sequence[int]
+        self, timeline: Timeline, cluster: Cluster, view: TraceView, causes: Longs
     ) -> None:
         self.timeline, self.cluster, self.view = timeline, cluster, view
         self.program = timeline.program
-        self.causes = np.array(causes, dtype=np.int64)
-        self.names = [str(CAUSES[each]) for each in causes]
+        self.causes = causes
         self.labels = _Labels(self.program)
         last = nanoseconds(np.array([timeline.step_seconds, timeline.device_seconds])).max()
         self.tick = int(last) // _MOST_TICKS + 1
@@ -185,9 +183,12 @@ class _Drawing:
         spans = find_spans(self.timeline, shown, merges=self.view.merges)
         key = rows["device"][spans.row].astype(np.int64) * len(Lane) + lanes[spans.row]
         calls = self._calls()
+        order = np.argsort(key, kind="stable")
+        bounds = np.searchsorted(key[order], np.arange(self.program.num_devices * len(Lane) + 1))
         for device, name in name_devices(self.program, self.view).items():
             for lane, suffix in LANE_NAMES.items():
-                own = _picked(spans, np.flatnonzero(key == device * len(Lane) + lane))
+                place = device * len(Lane) + lane
+                own = _picked(spans, order[bounds[place] : bounds[place + 1]])
                 if len(own.row) or lane == Lane.COMPUTE:
                     self._add(f"{name}{suffix}", own, device=device)
                 if lane == Lane.TEAM and device in calls:
@@ -254,7 +255,7 @@ class _Drawing:
         return BarSet(
             start=start,
             finish=np.maximum(spans.finish // self.tick, start),
-            label=self.labels.of(spans, self.names),
+            label=self.labels.of(spans, self.causes),
             microbatch=rows["microbatch"][spans.row].astype(np.int64),
             cause=self.causes[spans.row] if cause < 0 else np.full_like(start, cause),
         )

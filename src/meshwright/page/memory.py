@@ -14,7 +14,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.plan.facts import HybridFacts
 from meshwright.plan.plan import Plan
-from meshwright.report.peak import peak_items, sort_buffers
+from meshwright.report.peak import sort_buffers
 from meshwright.simulate.footprint import footprint
 from meshwright.simulate.timeline import Timeline
 
@@ -78,8 +78,9 @@ def draw_memory(
     curves: list[MemoryCurve] = []
     known: dict[bytes, int] = {}
     place: dict[int, int] = {}
+    parameters = _parameter_bytes(timeline)
     for device in leaders:
-        state = state_items(graph, cluster, plan, timeline, facts, device)
+        state = _state_items(graph, cluster, plan, timeline, facts, device, parameters[device])
         curve = _draw_curve(timeline, device, sort, state, points)
         key = curve.when.tobytes() + curve.held.tobytes()
         if key not in known:
@@ -95,22 +96,32 @@ def draw_memory(
     )
 
 
-def state_items(
+def _parameter_bytes(timeline: Timeline) -> Floats:
+    """By device the parameters of the ops that it runs, as `meshwright.report.peak` has them."""
+    program = timeline.program
+    rows, num_ops = program.instructions, max(program.graph.num_ops, 1)
+    runs = rows["op"] >= 0
+    pairs = np.unique(rows["device"][runs].astype(np.int64) * num_ops + rows["op"][runs])
+    weights = program.graph.parameter_bytes[pairs % num_ops] if len(pairs) else None
+    return np.bincount(pairs // num_ops, weights=weights, minlength=program.num_devices)
+
+
+def _state_items(
     graph: Graph,
     cluster: Cluster,
     plan: Plan,
     timeline: Timeline,
     facts: HybridFacts | None,
     device: int,
+    parameters: float,
 ) -> dict[str, float]:
     """What a device holds for the whole step, by kind; the sum is what the program says."""
     held = float(timeline.program.state_bytes[device])
     if timeline.program.call_seconds is None:
-        libraries = cluster.types[cluster.devices[device].type].library_bytes
-        items: Mapping[str, float] = peak_items(
-            timeline, device, libraries if graph.calls.any() else 0.0
-        )
-        items = {name: items[name] for name in ("parameters", "optimiser", "libraries")}
+        kept = cluster.types[cluster.devices[device].type].library_bytes
+        libraries = kept if graph.calls.any() else 0.0
+        optimiser = max(0.0, held - parameters - libraries)
+        items = {"parameters": parameters, "optimiser": optimiser, "libraries": libraries}
     else:
         name = cluster.devices[device].name
         own = [n for n, part in enumerate(plan.parts) if name in part.devices]

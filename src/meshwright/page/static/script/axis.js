@@ -21,14 +21,15 @@ function drawAxis(context, left, width, bottom, from, to) {
   context.font = "11px system-ui, sans-serif";
   context.textBaseline = "middle";
   context.textAlign = "left";
+  const line = css("--line"), quiet = css("--quiet");
   for (let k = Math.ceil(from / step); k * step <= to; k++) {
     const x = Math.round(left + (k * step - from) / (to - from) * width) + 0.5;
-    context.strokeStyle = css("--line");
+    context.strokeStyle = line;
     context.beginPath();
     context.moveTo(x, 16);
     context.lineTo(x, bottom);
     context.stroke();
-    context.fillStyle = css("--quiet");
+    context.fillStyle = quiet;
     context.fillText(formatTick(k * step, step), x + 3, 9);
   }
 }

@@ -8,6 +8,8 @@ class Timeline {
     this.plan = plan;
     this.listeners = [];
     this.waits = false;
+    this.painter = new Painter();
+    this.spare = document.createElement("canvas");
     this.canvas = make("canvas", { tabIndex: 0, role: "application" });
     this.canvas.setAttribute("aria-roledescription", "timeline");
     this.canvas.setAttribute("aria-describedby", "timeline-keys");
@@ -109,35 +111,53 @@ class Timeline {
     const tick = this.data.tick;
     context.clearRect(0, 0, width, height);
     drawAxis(context, gutter, width - gutter, height, this.from * tick, this.to * tick);
-    const painter = new Painter(), labels = [];
-    for (let line = 0; line < this.shown; line++) {
-      const track = this.rows[this.rowAt(line)];
-      const [bars, set] = this.barsOf(track);
-      drawSet(painter, bars, set, this.area(line), this.from, this.to, (bar, x, room) => {
-        labels.push([bars, bar, x, line, room]);
-      });
-    }
-    painter.paint(context, 1);
-    this.paintLabels(labels);
+    this.paintRows();
     if (this.showsPath) this.paintPath();
     for (const mark of [this.hovered, this.selected]) if (mark) this.paintMark(mark, mark === this.selected);
     this.paintNames();
   }
 
-  paintLabels(labels) {
-    const { context } = this;
+  /** The rows that are seen; those of devices that do the same are drawn once and copied. */
+  paintRows() {
+    const lines = new Map();
+    for (let line = 0; line < this.shown; line++) {
+      const track = this.rows[this.rowAt(line)], key = track < 0 ? -1 : this.sets[track];
+      if (!lines.has(key)) lines.set(key, []);
+      lines.get(key).push(line);
+    }
+    this.context.imageSmoothingEnabled = false;
+    for (const [key, own] of lines) {
+      const bars = key < 0 ? this.path : this.bars, set = Math.max(0, key), first = this.area(own[0]);
+      if (own.length === 1) {
+        this.paintRow(this.context, bars, set, first);
+        continue;
+      }
+      const area = { ...first, x: 0, y: 0 }, context = sharpen(this.spare, area.width, area.height);
+      context.imageSmoothingEnabled = false;
+      this.paintRow(context, bars, set, area);
+      for (const line of own) {
+        const place = this.area(line);
+        this.context.drawImage(this.spare, place.x, place.y, place.width, place.height);
+      }
+    }
+  }
+
+  paintRow(context, bars, set, area) {
+    const labels = [];
+    this.painter.paintRow(context, bars, set, area, this.from, this.to, (bar, x, room) => labels.push([bar, x, room]));
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "middle";
     context.fillStyle = "#0c0f12";
-    for (const [bars, bar, x, line, room] of labels) {
-      const letters = Math.floor((room - 6) / 6.4), text = this.labels[bars.label[bar]];
+    for (const [bar, x, room] of labels) {
+      const letters = Math.floor((room - 6) / 6.6), text = this.labels[bars.label[bar]];
       const shown = text.length > letters ? `${text.slice(0, Math.max(1, letters - 1))}…` : text;
-      context.fillText(shown, Math.max(x, this.gutter) + 3, TOP + line * ROW + ROW / 2, room - 4);
+      context.fillText(shown, x + 3, area.y + area.height / 2 + 0.5);
     }
   }
 
   paintNames() {
     const { context } = this;
+    const colors = { text: css("--text"), quiet: css("--quiet"), line: css("--line") };
     context.fillStyle = css("--back");
     context.fillRect(0, TOP, this.gutter - 1, this.height);
     context.font = "12px system-ui, sans-serif";
@@ -145,9 +165,9 @@ class Timeline {
     for (let line = 0; line < this.shown; line++) {
       const track = this.rows[this.rowAt(line)];
       const name = track < 0 ? "critical path" : this.names[track];
-      context.fillStyle = track < 0 ? css("--text") : css(track >= this.firstLink ? "--quiet" : "--text");
+      context.fillStyle = track >= this.firstLink ? colors.quiet : colors.text;
       context.fillText(this.fit(name), 4, TOP + line * ROW + ROW / 2);
-      context.strokeStyle = css("--line");
+      context.strokeStyle = colors.line;
       context.beginPath();
       context.moveTo(0, TOP + (line + 1) * ROW + 0.5);
       context.lineTo(line === 0 ? this.width : this.gutter, TOP + (line + 1) * ROW + 0.5);
