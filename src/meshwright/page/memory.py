@@ -35,6 +35,8 @@ MAX_POINTS = 1200
 _MAX_ALL_POINTS = 200_000
 """Points of all curves of a page together."""
 _STATE = ("parameters", "gradients", "optimiser", "buffers", "libraries")
+_TICK = 1e-9
+"""Of the step. Moments are multiples of it: sums in another order differ in their last bits."""
 _ROUNDING = 1e-6
 """Relative. Sums of sizes differ by less."""
 
@@ -82,7 +84,7 @@ def draw_memory(
     for device in leaders:
         state = _state_items(graph, cluster, plan, timeline, facts, device, parameters[device])
         curve = _draw_curve(timeline, device, sort, state, points)
-        key = curve.when.tobytes() + curve.held.tobytes()
+        key = curve.when.tobytes() + np.rint(curve.held).tobytes()
         if key not in known:
             known[key] = len(curves)
             curves.append(curve)
@@ -138,6 +140,8 @@ def _draw_curve(
 ) -> MemoryCurve:
     """The curve of one device."""
     when, parts = timeline.memory_parts(device, np.asarray(sort, dtype=np.int32))
+    tick = timeline.device_seconds * _TICK
+    when = np.rint(when / tick) * tick if tick > 0 else when
     held = np.zeros((len(when), len(KINDS)))
     # Buffers are sorted as gradients, gathered weights and others; of no more sorts than there are.
     kinds = ["gradients", "gathered weights", "activations"][: parts.shape[1] - 1]
