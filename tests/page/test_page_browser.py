@@ -73,7 +73,10 @@ def opened(browser: "Browser", written: dict[str, Path]) -> Iterator[Open]:
     contexts = []
 
     def start(name: str, script: str = "", **settings: Any) -> "Page":
-        given: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}, "offline": True} | settings
+        given: dict[str, Any] = {
+            "viewport": {"width": 1280, "height": 900},
+            "offline": True,
+        } | settings
         context = browser.new_context(**given)
         contexts.append(context)
         page = context.new_page()

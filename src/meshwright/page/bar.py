@@ -101,7 +101,7 @@ class _Labels:
     def of(self, spans: Spans, causes: Longs) -> Longs:
         """The label of each span; by `causes` where several instructions are one."""
         rows = self.program.instructions[spans.row]
-        found = rows["op"].astype(np.int64)
+        found: Longs = rows["op"].astype(np.int64)
         fields = rows[["kind", "tensor", "peer"]]
         others = np.flatnonzero((found < 0) & (spans.count == 1))
         if len(others):

@@ -1,6 +1,7 @@
 """Entries of a report as plain objects, which the page draws. What is a figure here stands in an
 answer, a timeline or an explanation; texts are worded here, pixels are the page's."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import inf, isfinite
 from typing import Any
@@ -11,6 +12,13 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import printable
 from meshwright.files import finite
 from meshwright.page.bar import CAUSES, Bars, BarSet, draw_bars
+from meshwright.page.drawn import (
+    bar_table,
+    device_table,
+    link_table,
+    part_table,
+    path_table,
+)
 from meshwright.page.entry import NO_SEARCH, Entry
 from meshwright.page.memory import KINDS, MemoryView, draw_memory
 from meshwright.page.network import NetworkView, draw_network
@@ -18,14 +26,9 @@ from meshwright.page.pack import Blobs
 from meshwright.page.strip import Strip, draw_strips
 from meshwright.page.table import (
     PageTable,
-    bar_table,
     comparison_tables,
-    device_table,
     explanation_tables,
     history_table,
-    link_table,
-    part_table,
-    path_table,
     whatif_table,
 )
 from meshwright.plan.answer import PROVEN, STOP_MEANINGS, Answer
@@ -38,6 +41,8 @@ MAX_NAME = 200
 _SHOWN_SHARES = 8
 _LEAST_SHARE = 0.001
 """Shares below this are summed on the first screen."""
+_MOST_REST = 0.75
+"""So much of a step is told of at the least, where that is by places."""
 _METHOD_SUFFIX = "_seconds"
 
 
@@ -200,33 +205,32 @@ def _figures(entry: Entry) -> Iterator[tuple[str, str, str]]:
 
 
 def _limits(entry: Entry) -> list[dict[str, Any]]:
-    """What the step is spent on, the largest first, the small ones as one."""
-    shares, step = entry.explanation.shares, entry.explanation.step_seconds or 1.0
-    shown = [each for each in shares[:_SHOWN_SHARES] if each.seconds >= _LEAST_SHARE * step]
-    found = [
-        {
-            "cause": str(each.cause),
-            "where": _name(each.where),
-            "seconds": each.seconds,
-            "share": each.seconds / step,
-            "text": format_seconds(each.seconds),
-            "part": format_percent(each.seconds / step),
-        }
-        for each in shown
-    ]
-    rest = sum(each.seconds for each in shares[len(shown) :])
+    """What the step is spent on, the largest first, the small ones as one; where too much of it
+    would be small, all places of a cause together."""
+    step = entry.explanation.step_seconds or 1.0
+    shares = [(str(each.cause), each.where, each.seconds) for each in entry.explanation.shares]
+    shown = [each for each in shares[:_SHOWN_SHARES] if each[2] >= _LEAST_SHARE * step]
+    if sum(seconds for *_, seconds in shown) < _MOST_REST * step:
+        places = Counter(cause for cause, *_ in shares)
+        shares = [
+            (cause, f"{places[cause]:,} places", seconds)
+            for cause, seconds in sorted(causes_of(entry).items(), key=lambda each: -each[1])
+        ]
+        shown = [each for each in shares[:_SHOWN_SHARES] if each[2] >= _LEAST_SHARE * step]
+    rest = sum(seconds for *_, seconds in shares[len(shown) :])
     if rest > 0:
-        found.append(
-            {
-                "cause": "the rest",
-                "where": "",
-                "seconds": rest,
-                "share": rest / step,
-                "text": format_seconds(rest),
-                "part": format_percent(rest / step),
-            }
-        )
-    return found
+        shown = [*shown, ("the rest", "", rest)]
+    return [
+        {
+            "cause": cause,
+            "where": _name(where),
+            "seconds": seconds,
+            "share": seconds / step,
+            "text": format_seconds(seconds),
+            "part": format_percent(seconds / step),
+        }
+        for cause, where, seconds in shown
+    ]
 
 
 def _describe_search(answer: Answer) -> dict[str, Any]:

@@ -4,12 +4,12 @@ Curves with more points than a screen has columns are thinned; every point that 
 timeline's, and the fullest moment of each span of time stays. Knows nothing of how it is drawn.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.array import Floats, Longs
+from meshwright.array import Floats, Ints, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.plan.facts import HybridFacts
@@ -105,7 +105,8 @@ def _parameter_bytes(timeline: Timeline) -> Floats:
     runs = rows["op"] >= 0
     pairs = np.unique(rows["device"][runs].astype(np.int64) * num_ops + rows["op"][runs])
     weights = program.graph.parameter_bytes[pairs % num_ops] if len(pairs) else None
-    return np.bincount(pairs // num_ops, weights=weights, minlength=program.num_devices)
+    sums = np.bincount(pairs // num_ops, weights=weights, minlength=program.num_devices)
+    return sums.astype(np.float64)
 
 
 def _state_items(
@@ -136,10 +137,10 @@ def _state_items(
 
 
 def _draw_curve(
-    timeline: Timeline, device: int, sort: Sequence[int] | Longs, state: dict[str, float], most: int
+    timeline: Timeline, device: int, sort: Ints, state: dict[str, float], most: int
 ) -> MemoryCurve:
     """The curve of one device."""
-    when, parts = timeline.memory_parts(device, np.asarray(sort, dtype=np.int32))
+    when, parts = timeline.memory_parts(device, sort)
     tick = timeline.device_seconds * _TICK
     when = np.rint(when / tick) * tick if tick > 0 else when
     held = np.zeros((len(when), len(KINDS)))

@@ -65,7 +65,6 @@ function setTheme(theme) {
   byId("theme").setAttribute("aria-pressed", String(theme === "dark"));
   if (STATE.ready) {
     redraw();
-    drawCluster(PAGE.plans[STATE.plan]);
   }
 }
 
@@ -90,12 +89,14 @@ function listenToPage() {
       opened.push(folded);
     }
     if (STATE.view) STATE.view.paint();
+    CHARTS.forEach((chart) => chart.redraw(false));
   });
   window.addEventListener("afterprint", () => {
     if (theme) document.documentElement.dataset.theme = theme;
     else delete document.documentElement.dataset.theme;
     opened.splice(0).forEach((folded) => { folded.open = false; });
     if (STATE.view) STATE.view.draw();
+    CHARTS.forEach((chart) => chart.redraw(false));
   });
 }
 

@@ -20,7 +20,14 @@ function placeNodes(network, width) {
   const perRow = isMesh ? Math.ceil(Math.sqrt(hosts)) : Math.max(1, Math.min(hosts, Math.floor(width / (widest * 17 + 18))));
   const slot = width / perRow, tiers = Math.max(1, ...columns.tier);
   const top = 40 + (tiers - 1) * 74, deep = Math.max(...own.map((each) => Math.ceil(each.length / 8)), 1) * 17 + 62;
+  const isRing = isMesh && network.wires.length > 3 * hosts, radius = Math.min(width / 2.3, 60 + 14 * hosts);
   own.forEach((each, host) => {
+    if (isRing) {
+      const angle = 2 * Math.PI * host / hosts - Math.PI / 2, far = radius / 2.4;
+      at[devices + host] = [width / 2 + radius * Math.cos(angle), far + 50 + far * Math.sin(angle)];
+      each.forEach((device, k) => { at[device] = [at[devices + host][0] + (k - (each.length - 1) / 2) * 17, at[devices + host][1] + 22]; });
+      return;
+    }
     const x = (host % perRow + 0.5) * slot, y = top + Math.floor(host / perRow) * (isMesh ? Math.max(deep, 74) : deep);
     at[devices + host] = [x, y];
     each.forEach((device, k) => {
@@ -85,8 +92,8 @@ function drawNodes(network, width) {
       continue;
     }
     const isHost = node < devices + hosts, name = columns.nodes[node];
-    const body = isHost ? shape("rect", { x: x - 16, y: y - 8, width: 32, height: 16, rx: 3, fill: css("--card"), stroke: css("--quiet") })
-      : shape("ellipse", { cx: x, cy: y, rx: 20, ry: 9, fill: css("--card"), stroke: css("--quiet") });
+    const body = isHost ? shape("rect", { x: x - 16, y: y - 8, width: 32, height: 16, rx: 3, class: "node" })
+      : shape("ellipse", { cx: x, cy: y, rx: 20, ry: 9, class: "node" });
     picture.append(withTip(body, () => name));
     if (named) {
       const label = name.length > 14 ? `${name.slice(0, 6)}…${name.slice(-6)}` : name;
@@ -148,7 +155,7 @@ async function drawCluster(plan) {
     const frame = make("figure", { className: "network" });
     frame.style.margin = "0";
     frame.append(drawNodes(network, Math.max(640, Math.min(1280, body.clientWidth || 1000))));
-    body.append(frame, make("p", { className: "quietly" }, "Squares are devices by how busy they are, lines links: the wider the thicker, the busier the darker."));
+    body.append(frame, make("p", { className: "quietly" }, "Squares are devices by how busy they are, lines links: the wider the thicker, the busier the redder."));
   }
   const canvas = make("canvas", { role: "img" }), choice = make("select", { id: "heat-choice" }, ...METRICS.map(([name, text]) => make("option", { value: name }, text)));
   const stage = make("div", { className: "stage" }, canvas);

@@ -27,7 +27,7 @@ function drawLimits(summary) {
     const fill = make("div", { className: "fill" });
     fill.style.width = `${100 * each.share}%`;
     fill.style.background = causeColor(each.cause);
-    const where = each.where ? ` on ${each.where}` : "";
+    const where = each.where ? ` (${each.where})` : "";
     return make(
       "div", { className: "share" },
       make("span", { className: "part" }, each.part),
