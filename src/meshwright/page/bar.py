@@ -25,6 +25,8 @@ MAX_BARS = 700_000
 """Different bars of a timeline: about five megabytes of the page."""
 _MAX_DRAWN = 6_000_000
 """Bars with those of equal devices, before any are compared."""
+_MAX_LINKS = 10_000
+"""Links with rows of their own; where more are used, one of each kind has."""
 _COARSER = (400_000, 100_000, 25_000)
 """Events of a trace that coarser views are chosen for, one after the other."""
 _MOST_TICKS = 2**31
@@ -135,7 +137,8 @@ def _views(timeline: Timeline, cluster: Cluster) -> Iterator[TraceView]:
     """All of a timeline, unless that is hopeless, then less and less of it."""
     view = whole_view(timeline, cluster)
     crossings = sum(len(route.rows) * len(route.links) for route in view.routes)
-    if timeline.program.num_instructions + crossings <= _MAX_DRAWN:
+    is_small = timeline.program.num_instructions + crossings <= _MAX_DRAWN
+    if is_small and len(view.links) <= _MAX_LINKS:
         yield view
     for most in _COARSER:
         yield choose_view(timeline, cluster, most)
@@ -227,26 +230,33 @@ class _Drawing:
                 int((spans[each].finish - spans[each].start).sum()) for each in routes
             )
         shown = [link for link in crossing if link in self.view.links]
-        divided: dict[tuple[int, ...], list[Spans]] = {}
+        known: dict[tuple[int, ...], list[int]] = {}
         for link in sorted(shown, key=lambda link: (-busy[crossing[link]], link)):
-            routes = crossing[link]
-            if routes not in divided:
-                divided[routes] = list(_lanes(_joined([spans[each] for each in routes])))
-            others = self.view.links[link] - 1
+            routes, others = crossing[link], self.view.links[link] - 1
             name = names[link] + (f" (as {others} others)" if others else "")
-            for number, lane in enumerate(divided[routes]):
-                self._add(f"{name} ({number + 1})" if number else name, lane, device=-1)
+            if routes in known:  # its bars are another link's
+                self._name_tracks(name, known[routes], device=-1)
+                continue
+            first = len(self.tracks)
+            self._add(name, _joined([spans[each] for each in routes]), device=-1)
+            known[routes] = [track.bars for track in self.tracks[first:]]
 
     def _add(self, name: str, spans: Spans, *, device: int, cause: int = -1) -> None:
         """A track, or several where spans overlap."""
-        lanes = [spans] if _is_apart(spans) else list(_lanes(spans))
+        lanes = list(_lanes(spans))
         for number, lane in enumerate(lanes):
             task = self.program.instructions["task"][lane.row]
             if cause < 0:
                 fresh = self.track_of_task[task] < 0
-                self.track_of_task[task[fresh]] = len(self.tracks)
+                self.track_of_task[task[fresh]] = len(self.tracks) + number
+        self._name_tracks(
+            name, [self._number(self._make(lane, cause)) for lane in lanes], device=device
+        )
+
+    def _name_tracks(self, name: str, sets: Sequence[int], *, device: int) -> None:
+        """Tracks with these sets of bars."""
+        for number, bars in enumerate(sets):
             text = f"{name} ({number + 1})" if number else name
-            bars = self._number(self._make(lane, cause))
             self.tracks.append(Track(name=text, is_link=device < 0, bars=bars, device=device))
 
     def _make(self, spans: Spans, cause: int = -1) -> BarSet:

@@ -81,8 +81,14 @@ def draw_memory(
     known: dict[bytes, int] = {}
     place: dict[int, int] = {}
     parameters = _parameter_bytes(timeline)
+    stage_of = {
+        name: number
+        for number, part in reversed(list(enumerate(plan.parts)))
+        for name in part.devices
+    }
     for device in leaders:
-        state = _state_items(graph, cluster, plan, timeline, facts, device, parameters[device])
+        stage = stage_of.get(cluster.devices[device].name, -1)
+        state = _state_items(graph, cluster, timeline, facts, device, stage, parameters[device])
         curve = _draw_curve(timeline, device, sort, state, points)
         key = curve.when.tobytes() + np.rint(curve.held).tobytes()
         if key not in known:
@@ -112,10 +118,10 @@ def _parameter_bytes(timeline: Timeline) -> Floats:
 def _state_items(
     graph: Graph,
     cluster: Cluster,
-    plan: Plan,
     timeline: Timeline,
     facts: HybridFacts | None,
     device: int,
+    stage: int,
     parameters: float,
 ) -> dict[str, float]:
     """What a device holds for the whole step, by kind; the sum is what the program says."""
@@ -126,9 +132,7 @@ def _state_items(
         optimiser = max(0.0, held - parameters - libraries)
         items = {"parameters": parameters, "optimiser": optimiser, "libraries": libraries}
     else:
-        name = cluster.devices[device].name
-        own = [n for n, part in enumerate(plan.parts) if name in part.devices]
-        known = [] if facts is None else [facts.stages[n].memory for n in own[:1]]
+        known = [] if facts is None or stage < 0 else [facts.stages[stage].memory]
         items = {name: each.get(name, 0.0) for each in known for name in _STATE}
     if abs(sum(items.values()) - held) > _ROUNDING * max(held, 1.0):
         return {"held for the whole step": held}
