@@ -15,7 +15,12 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.search.method.deploy.analysis import analyse
 from meshwright.search.method.deploy.evaluate import Evaluator
-from meshwright.search.method.deploy.factor.factor import choose_duplicated, find_factors
+from meshwright.search.method.deploy.factor.factor import (
+    choose_duplicated,
+    find_factors,
+    find_gradients,
+)
+from meshwright.search.method.deploy.factor.price import price_factors
 from meshwright.search.method.deploy.tree.net import NetworkPrior, load_prior
 from meshwright.search.method.deploy.tree.tree import Prior, iterations_to_beat, uniform_prior
 from meshwright.search.portfolio import search_by
@@ -157,7 +162,9 @@ def compare_factors(question: Question) -> dict[str, Any]:
     began = time.perf_counter()
     chosen = choose_duplicated(evaluate, graph, cluster, devices)
     search_seconds = time.perf_counter() - began
-    solves = [each.solve_seconds for each in find_factors(graph, cluster, devices)]
+    prices = price_factors(graph, cluster, devices)
+    factors = find_factors(graph, prices, find_gradients(prices))
+    solves = [each.solve_seconds for each in factors]
     without, with_factors = evaluate(frozenset()), evaluate(chosen)
     return {
         **_head(question, cluster),

@@ -29,8 +29,8 @@ from meshwright.graph.coarsen.fusion import fuse_ops
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
-from meshwright.search.instance import make_instance
-from meshwright.search.method.quickp.quickp import find_scheme, reference_delays
+from meshwright.search.instance import make_instance, mean_device_seconds
+from meshwright.search.method.quickp.quickp import find_scheme
 from meshwright.search.method.quickp.scope import Coarsener, QuickpScope, ThresholdRule
 from meshwright.search.portfolio import search_by
 from meshwright.simulate.simulate import simulate
@@ -144,12 +144,13 @@ def compare_schemes(solver_seconds: float, seed: int) -> Iterator[dict[str, Any]
     }
     for name, batch in MODELS:
         graph = load_graph(name, batch, precision="fp32")
-        delays = reference_delays(make_instance(graph, cluster))
+        instance = make_instance(graph, cluster)
+        delays = mean_device_seconds(instance)
         for label, scope in scopes.items():
-            scheme = find_scheme(scope, seed)
-            scheme(graph, *delays)  # compiled, and the caches warm
+            scheme = find_scheme(scope, instance, seed)
+            scheme(graph, delays)  # compiled, and the caches warm
             began = time.perf_counter()
-            coarse = scheme(graph, *delays).graph
+            coarse = scheme(graph, delays).graph
             coarsen_seconds = time.perf_counter() - began
             answer = quickp(
                 graph, cluster, seed=seed, sharing="none", scope=scope,
@@ -179,9 +180,9 @@ def measure_speed(seed: int) -> Iterator[dict[str, Any]]:
     began = time.perf_counter()
     usual = mcmc(graph, cluster, seed=seed, sharing="none", budget_seconds=600.0)
     usual_seconds = time.perf_counter() - began
-    fused = fuse_ops(graph, *reference_delays(make_instance(graph, cluster)))
+    fused = fuse_ops(graph, mean_device_seconds(make_instance(graph, cluster)))
     began = time.perf_counter()
-    fused = fuse_ops(graph, *reference_delays(make_instance(graph, cluster)))
+    fused = fuse_ops(graph, mean_device_seconds(make_instance(graph, cluster)))
     fusion_seconds = time.perf_counter() - began
     for budget in (*BUDGETS, 30.0):
         began = time.perf_counter()

@@ -1,7 +1,7 @@
 """What arrays hold, by the names that signatures use. Knows nothing of what the numbers mean."""
 
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +16,20 @@ Records = Any
 """Arrays of rows with named columns. They are typed `Any` because mypy knows no column's type, and
 spent a third of its time on expressions that index one column by another (2026-11)."""
 
+Whole = TypeVar("Whole", bound=np.integer[Any])
+
 
 def marked(count: int, places: Any) -> Bools:
     """A truth value for each of so many: whether it is at one of these places."""
     found = np.zeros(count, dtype=np.bool_)
     found[places] = True
+    return found
+
+
+def places_in(order: Any, count: int, kind: type[Whole]) -> npt.NDArray[Whole]:
+    """Of each of so many numbers its place in an order; -1 where it does not stand in it."""
+    found = np.full(count, -1, dtype=kind)
+    found[order] = np.arange(len(order), dtype=kind)
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.errors import InputError
+from meshwright.errors import errors_in
 from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
@@ -50,10 +50,8 @@ def read_case(plan_path: Path, run_path: Path, *, with_links: bool) -> Case:
         else:  # a run may have batch norm's statistics otherwise than planned
             plan = replace(plan, batch_statistics=ran.batch_statistics)
     predicted = simulate(graph, cluster, plan, granularity="op", with_links=with_links)
-    try:
+    with errors_in(run_path):
         measured = measured_timeline(predicted.program, run)
-    except InputError as error:
-        raise InputError(f"{run_path}: {error}") from None
     return Case(
         graph=graph, cluster=cluster, plan=plan, run=run, predicted=predicted, measured=measured
     )

@@ -13,7 +13,8 @@ Whatever a message quotes came from outside, so it is made printable here, where
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 MAX_LINE = 800
 """Characters of a line that is shown to people. The longest of our own messages have 500."""
@@ -56,6 +57,24 @@ class NonFiniteError(MeshwrightError):
         self.step, self.where = step, where
         self.since = 0
         """The step after which the newest checkpoint of the run was written."""
+
+
+@contextmanager
+def errors_in(where: object) -> Iterator[None]:
+    """While this holds, what is wrong with what the user gave is told with where it is."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+@contextmanager
+def os_errors(failure: str) -> Iterator[None]:
+    """While this holds, what the system refuses is told as this failure, with the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{failure} ({error.strerror or error})") from None
 
 
 def is_visible(text: str) -> bool:

@@ -16,7 +16,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.file import decode_cluster
 from meshwright.cost.compute import time_sources
 from meshwright.cost.runtime import MESHWRIGHT
-from meshwright.errors import InputError, quoted
+from meshwright.errors import InputError, errors_in, quoted
 from meshwright.files import decode_json, read_bytes
 from meshwright.graph.graph import Graph, read_graph
 from meshwright.plan.answer import Answer, Stop
@@ -74,7 +74,7 @@ def read_planned(path: Path) -> Planned:
     file = beside_plan(path, ANSWER_FILE)
     asked = decode_json(read_bytes(file), _Asked, str(file))
     record = asked.request
-    try:
+    with errors_in(file):
         request = Request(
             graph=graph, cluster=cluster, method=asked.method.partition(":")[0],
             runtime=asked.runtime,
@@ -84,8 +84,6 @@ def read_planned(path: Path) -> Planned:
             graph, request.method, request.seed, request.budget_seconds, request.sharing,
             request.microbatches, scope,
         )  # fmt: skip
-    except InputError as error:
-        raise InputError(f"{file}: {error}") from None
     return Planned(
         request=request,
         plan=None if asked.plan is None else read_plan(path, graph),
@@ -174,10 +172,8 @@ def read_plan(path: Path, graph: Graph) -> Plan:
         raise InputError(f"{path}: no such plan, neither a file nor a folder")
     file = path / PLAN_FILE if os.path.isdir(path) else path
     plan = Plan.load(file)
-    try:
+    with errors_in(file):
         return plan.in_ops(graph)
-    except InputError as error:
-        raise InputError(f"{file}: {error}") from None
 
 
 def read_cluster_beside(path: Path) -> Cluster:

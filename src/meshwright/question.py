@@ -18,7 +18,7 @@ from meshwright.explain.explain import SIMULATIONS, explain_plan, need_request
 from meshwright.explain.explanation import Explanation
 from meshwright.export.exported import Exported
 from meshwright.export.name import TARGETS
-from meshwright.export.write import export_plan, write_files
+from meshwright.export.write import NEEDS_TORCH, export_plan, write_files
 from meshwright.graph.graph import Graph
 from meshwright.page.entry import make_entry
 from meshwright.page.figure import write_figures
@@ -28,7 +28,7 @@ from meshwright.plan.answer import Answer
 from meshwright.plan.request import Request
 from meshwright.planned import Planned, read_planned
 from meshwright.search.check import check_request
-from meshwright.source import load_graph
+from meshwright.source import load_graph, need_torch
 from meshwright.whatif.price import read_price
 from meshwright.whatif.sweep import Objective, Sweep, read_axes, sweep_request
 from meshwright.whatif.whatif import WhatIf, answer_whatif
@@ -76,6 +76,8 @@ def export(answer: Answer, target: str, folder: str | Path, *, model: str = "") 
     need_type(answer, Answer, "answer", "an Answer, as `meshwright.plan` gives it")
     need_one_of(target, tuple(TARGETS), "target")
     need_type(folder, (str, Path), "folder", "the path of a folder")
+    if target in NEEDS_TORCH:
+        need_torch(f"target {target}")
     if answer.plan is None or answer.request is None:
         raise InputError(f"answer: must have a plan and its request, got {answer!r:.200}")
     exported = export_plan(replace(answer.request, model=model), answer.plan, target)

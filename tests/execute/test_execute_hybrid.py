@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from small_plans import (  # noqa: E402
 
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Plan, Recompute, ScheduleKind  # noqa: E402
-from quick import few  # noqa: E402
+from quick import few, pairwise  # noqa: E402
 
 STEPS, TOLERANCE = 5, 1e-5
 
@@ -47,6 +48,9 @@ NEEDLESS = ("language", "tied", "heads", "biased", "dropping")
 """Models with biases of attention's keys, whose gradients are rounding errors: Adam makes these as
 large as all others."""
 CASES = [f"{kind}, zero {zero}, {again}" for kind, zero, again in product(KINDS, ZEROS, AGAIN)]
+PAIRS = [f"{kind}, zero {zero}, {again}" for kind, zero, again in pairwise(KINDS, ZEROS, AGAIN)]
+"""Cases of models that share all their code with a model that has every one of `CASES`."""
+MIDDLE = "1f1b, zero 2, full"
 
 
 def plan_of(case: str, graph: Graph) -> Plan:
@@ -71,8 +75,11 @@ def test_a_transformer_trains_alike_under_every_hybrid(ranks: Ranks, case: str) 
     check(ranks, "language", plan_of(case, captured("language", "momentum")))
 
 
-def name_cases(names: Iterable[str]) -> list[str]:
-    return [f"{name}: {case}" for name, case in product(names, CASES)]
+def name_cases(names: Iterable[str], *quick: str) -> list[Any]:
+    """A model and a case, in which any two of model, kind, ZeRO and recomputation meet."""
+    rows = pairwise(names, KINDS, ZEROS, AGAIN)
+    cases = [f"{name}: {kind}, zero {zero}, {again}" for name, kind, zero, again in rows]
+    return few(dict.fromkeys([*quick, *cases]), *quick)
 
 
 QUICK = (
@@ -82,16 +89,13 @@ QUICK = (
 )
 
 
-@pytest.mark.parametrize("named", few(name_cases(APART), *QUICK))
+@pytest.mark.parametrize("named", name_cases(APART, *QUICK))
 def test_every_model_trains_alike_under_every_hybrid(ranks: Ranks, named: str) -> None:
     name, case = named.split(": ")
     check(ranks, name, plan_of(case, captured(name, "momentum")))
 
 
-@pytest.mark.parametrize(
-    "named",
-    few(name_cases(["unet", "odd"]), "odd: 1f1b, zero 3, full"),
-)
+@pytest.mark.parametrize("named", name_cases(["unet", "odd"], "odd: 1f1b, zero 3, full"))
 def test_counters_of_steps_are_right_for_shards(ranks: Ranks, named: str) -> None:
     name, case = named.split(": ")
     check(ranks, name, plan_of(case, captured(name, "adamw")), "adamw")
@@ -105,13 +109,13 @@ def test_what_is_placed_anywhere_is_computed_again_there(
     check(ranks, name, hybrid(random_placement(captured(name, "momentum"), RANKS, 2), 0, again))
 
 
-@pytest.mark.parametrize("case", few(CASES, "1f1b, zero 2, full"))
+@pytest.mark.parametrize("case", few(dict.fromkeys([MIDDLE, *PAIRS]), MIDDLE))
 def test_copies_of_tied_weights_train_alike(ranks: Ranks, case: str) -> None:
     plan = plan_of(case, captured("tied", "momentum", untie=True))
     check(ranks, "tied", plan, untie=True)
 
 
-@pytest.mark.parametrize("case", few(CASES, "1f1b, zero 2, full"))
+@pytest.mark.parametrize("case", few(dict.fromkeys([MIDDLE, *PAIRS]), MIDDLE))
 def test_statistics_of_batch_norms_are_updated_once(ranks: Ranks, case: str) -> None:
     """Each replica has its own, the same as without ZeRO and recomputation."""
     graph = captured("residual", "momentum")

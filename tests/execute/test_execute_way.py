@@ -16,7 +16,6 @@ from meshwright.execute.way import (
     Ring,
     cut_pieces,
     find_rails,
-    number_hosts,
 )
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Allocation, Part, Plan, Sync
@@ -147,10 +146,6 @@ def test_a_ring_whose_allocations_share_no_rail_is_on_one() -> None:
     cluster = rails_cluster(2, (10.0, 10.0))
     allocations = (allocated(0, 1, 8.0, 1.0, 0.0), allocated(1, 0, 8.0, 0.0, 1.0))
     assert len(ring_of(cluster, [0, 1], allocations).division) == 1
-
-
-def test_hosts_are_numbered_as_in_the_cluster() -> None:
-    assert number_hosts(multi_rail(num_hosts=2, num_rails=2, devices_per_host=2)) == (0, 0, 1, 1)
 
 
 def test_small_messages_are_not_divided() -> None:

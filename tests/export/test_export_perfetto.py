@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from link_use import link_use
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.export.perfetto.event import DEVICES, LINKS
@@ -150,7 +151,7 @@ def test_counters_repeat_the_timeline(two_ops: tuple[Timeline, Cluster]) -> None
     title = f"{cluster.links[link].source} -> {cluster.links[link].target} rate"
     rates = [each["args"]["bytes/s"] for each in events["C"] if each["name"] == title]
     assert rates[0] == rates[-1] == 0.0
-    assert max(rates) == pytest.approx(float(timeline.link_use(link)[1].max()))
+    assert max(rates) == pytest.approx(float(link_use(timeline, link)[1].max()))
 
 
 @pytest.mark.parametrize("sharing", ["none", "fair"])
@@ -230,7 +231,7 @@ def test_rules_hold_for_random_placements(seed: int, name: str) -> None:
     timeline = simulate(graph, cluster, place_randomly(graph, cluster, seed), with_links=True)
     events = check_trace(trace_document(timeline, cluster))
     for link in range(len(cluster.links)):
-        when, rate = timeline.link_use(link)
+        when, rate = link_use(timeline, link)
         end = cluster.links[link]
         title = f"{end.source} -> {end.target} rate"
         shown = [each["args"]["bytes/s"] for each in events["C"] if each["name"] == title]

@@ -5,6 +5,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -27,6 +28,8 @@ from meshwright.cluster.catalogue import find_cluster, list_clusters
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.file import read_cluster
 from meshwright.errors import InputError
+from meshwright.export.config.recognise import read_setup
+from meshwright.export.config.setup import plan_setup
 from meshwright.graph.architecture.shape import build_shape, is_shape
 from meshwright.graph.graph import Graph, read_graph
 from meshwright.plan.plan import Part, Plan, place_ops
@@ -159,6 +162,28 @@ def feed_plan(path: Path, _data: bytes, is_thorough: bool) -> None:
     if is_thorough:
         plan.save(path)
         assert Plan.load(path) == plan
+
+
+def feed_configuration(path: Path, _data: bytes, is_thorough: bool) -> None:
+    """Read another program's configuration; make the plan that it is, and simulate it."""
+    setup = read_setup(path)
+    graph, cluster = layers()
+    if setup.context > 64 or setup.microbatches > 64:  # that many pieces take honest time
+        return
+
+    def use() -> None:
+        planned = plan_setup(replace(setup, batch=0, samples=0), graph, cluster)
+        if is_thorough:
+            simulate(planned.graph, cluster, planned.plan)
+
+    attempt(use)
+
+
+@cache
+def layers() -> tuple[Graph, Cluster]:
+    """A language model and a cluster for configurations."""
+    shape = "llama:hidden=64,heads=8,layers=4,sequence=64,intermediate=128,vocabulary=512,batch=16"
+    return build_shape(shape), find_cluster("h100-x4")
 
 
 def feed_profile(path: Path, _data: bytes, is_thorough: bool) -> None:
@@ -367,6 +392,7 @@ READERS: tuple[Reader, ...] = (
     _from_files("cluster-yaml", feed_cluster),
     _from_files("cluster-json", feed_cluster),
     _from_files("plan", feed_plan),
+    _from_files("configuration", feed_configuration),
     _from_files("profile", feed_profile),
     _from_files("run", feed_run),
     _from_files("kept-graph", feed_kept, "graph-own"),

@@ -162,7 +162,7 @@ def test_expansion_goes_against_the_arrows_too() -> None:
 @given(steps(max_ops=12), st.sampled_from(("percentile", "slopes")))
 def test_quickp_ends_where_nothing_fuses(case: Case, rule: str) -> None:
     graph, seconds = case
-    coarsening = coarsen_quickp(graph, seconds, PER_BYTE, rule=rule)
+    coarsening = coarsen_quickp(graph, seconds, seconds_per_byte=PER_BYTE, rule=rule)
     coarse = coarsening.graph
     assert coarse.seconds[ANY_TYPE].sum() == seconds.sum()
     assert coarse.flops.sum() == graph.flops.sum()
@@ -177,7 +177,7 @@ def test_quickp_ends_where_nothing_fuses(case: Case, rule: str) -> None:
     own = coarsening.add_up(seconds)
     melted = Melted(coarse, own)
     assert not [edge for edge in melted.digraph().edges if melted.may_fuse(edge[0], edge[1], alpha)]
-    again = coarsen_quickp(graph, seconds, PER_BYTE, rule=rule)
+    again = coarsen_quickp(graph, seconds, seconds_per_byte=PER_BYTE, rule=rule)
     assert np.array_equal(again.coarse_of, coarsening.coarse_of)
     assert np.array_equal(again.graph.group, coarse.group)
 
@@ -185,7 +185,7 @@ def test_quickp_ends_where_nothing_fuses(case: Case, rule: str) -> None:
 @given(steps(max_ops=12), st.sampled_from((0.1, 0.3, 0.6)))
 def test_no_group_outgrows_its_share(case: Case, share: float) -> None:
     graph, seconds = case
-    coarsening = coarsen_quickp(graph, seconds, PER_BYTE, max_share=share)
+    coarsening = coarsen_quickp(graph, seconds, seconds_per_byte=PER_BYTE, max_share=share)
     load, group = coarsening.add_up(seconds), coarsening.graph.group
     hard = [seconds[graph.group == each].sum() for each in set(graph.group.tolist()) - {-1}]
     largest = max([share * seconds.sum(), seconds.max(), *hard])
@@ -201,7 +201,7 @@ def test_quickp_on_two_branches() -> None:
     # 5 reads nothing and is read by nothing.
     graph = chain_of([(0, 1), (1, 2), (2, 6), (0, 3), (3, 4), (4, 6), (6, 7)], 8)
     seconds = np.array([10.0, 10, 10, 12, 10, 10, 10, 10])
-    coarsening = coarsen_quickp(graph, seconds, 0.0)
+    coarsening = coarsen_quickp(graph, seconds, seconds_per_byte=0.0)
     sets = sets_of(coarsening.coarse_of)
     assert sets == {frozenset(s) for s in ({0}, {1, 2}, {3, 4}, {5}, {6, 7})}
     # 0 joins the longer branch, {3, 4}.
@@ -211,7 +211,7 @@ def test_quickp_on_two_branches() -> None:
 
 def test_an_unknown_rule_is_named() -> None:
     with pytest.raises(InputError, match="rule must be 'percentile' or 'slopes', got 'median'"):
-        coarsen_quickp(chain_of(line(2), 2), np.ones(2), 0.0, rule="median")
+        coarsen_quickp(chain_of(line(2), 2), np.ones(2), seconds_per_byte=0.0, rule="median")
 
 
 @pytest.mark.parametrize("rule", ["percentile", "slopes"])
@@ -220,7 +220,7 @@ def test_captured_steps_keep_their_groups(name: str, rule: str) -> None:
     path: Path = FOLDER / f"{name}{SUFFIX}"
     graph = read_graph(path)
     seconds = (graph.flops + 20 * (graph.bytes_read + graph.bytes_written)) * 1e-12
-    coarsening = coarsen_quickp(graph, seconds, 1 / 20e9, rule=rule, max_share=0.1)
+    coarsening = coarsen_quickp(graph, seconds, seconds_per_byte=1 / 20e9, rule=rule, max_share=0.1)
     coarse = coarsening.graph
     assert coarse.num_ops < graph.num_ops
     assert coarse.seconds[ANY_TYPE].sum() == pytest.approx(seconds.sum())
@@ -246,5 +246,5 @@ def test_a_second_search_of_one_web_forgets_the_marks_of_the_first() -> None:
     ):  # fmt: skip
         builder.add_tensor(source, size, readers)
     seconds = np.array([8.0, 0.0, 3.0, 20.0, 5.0, 2.0, 0.0, 3.0, 1.0])
-    coarsening = coarsen_quickp(builder.finish(), seconds, PER_BYTE, max_share=0.1)
+    coarsening = coarsen_quickp(builder.finish(), seconds, seconds_per_byte=PER_BYTE, max_share=0.1)
     assert coarsening.coarse_of[3] != coarsening.coarse_of[8]

@@ -38,14 +38,14 @@ from meshwright.graph.graph import Graph, Phase
 
 Case = tuple[Graph, Floats]
 PER_BYTE = 0.25
-SCHEMES: dict[str, Callable[[Graph, Floats, float], Coarsening]] = {
+SCHEMES: dict[str, Callable[[Graph, Floats], Coarsening]] = {
     "fusion": fuse_ops,
-    "quickp": coarsen_quickp,
+    "quickp": partial(coarsen_quickp, seconds_per_byte=PER_BYTE),
     "colocrl": coarsen_colocrl,
     "placeto": partial(coarsen_placeto, num_ops=3),
     "spotlight": coarsen_spotlight,
     "metis": partial(coarsen_metis, num_groups=3),
-    "parmesan": partial(coarsen_parmesan, num_clusters=3),
+    "parmesan": partial(coarsen_parmesan, seconds_per_byte=PER_BYTE, num_clusters=3),
 }
 
 
@@ -53,7 +53,7 @@ SCHEMES: dict[str, Callable[[Graph, Floats, float], Coarsening]] = {
 @given(steps())
 def test_nothing_is_lost_and_hard_groups_are_kept(name: str, case: Case) -> None:
     graph, seconds = case
-    coarsening = SCHEMES[name](graph, seconds, PER_BYTE)
+    coarsening = SCHEMES[name](graph, seconds)
     coarse = coarsening.graph
     assert sorted(coarsening.members.index.tolist()) == list(range(graph.num_ops))
     assert coarse.seconds[ANY_TYPE].sum() == seconds.sum()
@@ -64,7 +64,7 @@ def test_nothing_is_lost_and_hard_groups_are_kept(name: str, case: Case) -> None
     device = coarsening.place(np.where(coarse.group < 0, own, coarse.group))
     for number in set(graph.group.tolist()) - {-1}:
         assert len(set(device[graph.group == number].tolist())) == 1
-    again = SCHEMES[name](graph, seconds, PER_BYTE)
+    again = SCHEMES[name](graph, seconds)
     assert np.array_equal(again.coarse_of, coarsening.coarse_of)
     assert np.array_equal(again.graph.group, coarse.group)
 
@@ -180,7 +180,7 @@ def test_parmesan_merges_the_best_convex_pair(case: Case, num_clusters: int, wei
             break
         melted.merge(*divmod(min(pairs)[1], graph.num_ops))
     coarsening = coarsen_parmesan(
-        graph, seconds, PER_BYTE, num_clusters=num_clusters, weight=weight
+        graph, seconds, seconds_per_byte=PER_BYTE, num_clusters=num_clusters, weight=weight
     )
     assert sets_of(coarsening.coarse_of) == melted.sets()
 
@@ -188,7 +188,9 @@ def test_parmesan_merges_the_best_convex_pair(case: Case, num_clusters: int, wei
 @given(steps(max_ops=10), st.sampled_from((50.0, 150.0, 300.0)))
 def test_parmesan_clusters_fit_their_memory(case: Case, limit: float) -> None:
     graph, seconds = case
-    coarsening = coarsen_parmesan(graph, seconds, PER_BYTE, num_clusters=1, memory_bytes=limit)
+    coarsening = coarsen_parmesan(
+        graph, seconds, seconds_per_byte=PER_BYTE, num_clusters=1, memory_bytes=limit
+    )
     turns = {
         int(tensor)
         for tensor, reader in zip(graph.use_tensor, graph.use_op, strict=True)
@@ -217,9 +219,9 @@ def test_parmesan_by_hand() -> None:
     for op, size in enumerate((4, 40, 4)):
         builder.add_tensor(op, size, [op + 1])
     graph, seconds = builder.finish(), np.array([1.0, 1.0, 5.0, 1.0])
-    three = coarsen_parmesan(graph, seconds, PER_BYTE, num_clusters=3)
+    three = coarsen_parmesan(graph, seconds, seconds_per_byte=PER_BYTE, num_clusters=3)
     assert three.coarse_of.tolist() == [0, 1, 1, 2]
-    two = coarsen_parmesan(graph, seconds, PER_BYTE, num_clusters=2)
+    two = coarsen_parmesan(graph, seconds, seconds_per_byte=PER_BYTE, num_clusters=2)
     assert two.coarse_of.tolist() == [0, 0, 0, 1]
 
 
@@ -228,28 +230,26 @@ def test_parmesan_by_hand() -> None:
     [
         (partial(coarsen_placeto, num_ops=0), "num_ops"),
         (partial(coarsen_metis, num_groups=0), "num_groups"),
-        (partial(coarsen_parmesan, num_clusters=0), "num_clusters"),
+        (partial(coarsen_parmesan, seconds_per_byte=0.0, num_clusters=0), "num_clusters"),
         (partial(coarsen_spotlight, num_levels=0), "num_levels"),
     ],
 )
-def test_counts_must_be_positive(
-    scheme: Callable[[Graph, Floats, float], Coarsening], name: str
-) -> None:
+def test_counts_must_be_positive(scheme: Callable[[Graph, Floats], Coarsening], name: str) -> None:
     with pytest.raises(InputError, match=f"{name} must be positive, got 0"):
-        scheme(chain_of(line(2), 2), np.ones(2), 0.0)
+        scheme(chain_of(line(2), 2), np.ones(2))
 
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_a_graph_without_ops(name: str) -> None:
     graph = GraphBuilder("none", 1).finish()
-    assert SCHEMES[name](graph, np.zeros(0), PER_BYTE).graph.num_ops == 0
+    assert SCHEMES[name](graph, np.zeros(0)).graph.num_ops == 0
 
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_large_steps_have_no_cycle(name: str) -> None:
     graph = bert(hidden=64, heads=4, layers=20, sequence=128, vocabulary=100, positions=128)
     seconds = graph.flops + graph.bytes_read
-    coarsening = SCHEMES[name](graph, seconds, 1.0)
+    coarsening = SCHEMES[name](graph, seconds)
     digraph = nx.DiGraph()
     digraph.add_edges_from(zip(*(e.tolist() for e in coarsening.graph.edges), strict=True))
     assert nx.is_directed_acyclic_graph(digraph)

@@ -18,9 +18,9 @@ from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.answer import Stop
 from meshwright.search.bound.work import placement_bound
 from meshwright.search.clock import Clock
-from meshwright.search.instance import make_instance
+from meshwright.search.instance import make_instance, mean_device_seconds, mean_transfer
 from meshwright.search.method.quickp.programme.programme import solve_programme
-from meshwright.search.method.quickp.quickp import find_scheme, reference_delays
+from meshwright.search.method.quickp.quickp import find_scheme
 from meshwright.search.method.quickp.scope import Coarsener, OpOrder, QuickpScope, ThresholdRule
 from meshwright.search.portfolio import search_by
 from small import connected, dag
@@ -28,11 +28,11 @@ from small import connected, dag
 quickp = partial(search_by, "quickp")
 
 
-def nothing_merged(graph: Graph, seconds: Floats, seconds_per_byte: float) -> Coarsening:  # noqa: ARG001
+def nothing_merged(graph: Graph, _seconds: Floats) -> Coarsening:
     return contract(graph, np.arange(graph.num_ops, dtype=np.int32))
 
 
-def all_merged(graph: Graph, seconds: Floats, seconds_per_byte: float) -> Coarsening:  # noqa: ARG001
+def all_merged(graph: Graph, _seconds: Floats) -> Coarsening:
     return contract(graph, np.zeros(graph.num_ops, dtype=np.int32))
 
 
@@ -84,9 +84,9 @@ def test_delays_are_means_over_devices() -> None:
     builder.add_op("o", seconds={"fast": 1.0, "slow": 4.0})
     builder.add_op("p", seconds={"fast": 3.0, "slow": math.inf})
     instance = make_instance(builder.finish(), make_cluster(["fast", "fast", "slow"], rate=4.0))
-    delays, seconds_per_byte = reference_delays(instance)
-    assert delays.tolist() == [2.0, 3.0]  # (1 + 1 + 4) / 3; only the fast ones can run p
-    assert seconds_per_byte == 0.25
+    # (1 + 1 + 4) / 3; only the fast ones can run p
+    assert mean_device_seconds(instance).tolist() == [2.0, 3.0]
+    assert mean_transfer(instance) == (0.0, 0.25)
 
 
 def test_what_lacks_memory_is_placed_again_with_less() -> None:
@@ -159,7 +159,8 @@ def test_every_scheme_can_be_chosen(scheme: Coarsener) -> None:
     graph = dag([1.0, 2.0, 3.0, 4.0], {(0, 1): 1.0, (1, 3): 1.0, (2, 3): 8.0})
     scope = QuickpScope(scheme=scheme)
     answer = quickp(graph, connected(2), scope=scope, sharing="none")
-    coarse = find_scheme(scope)(graph, *reference_delays(make_instance(graph, connected(2))))
+    instance = make_instance(graph, connected(2))
+    coarse = find_scheme(scope, instance)(graph, mean_device_seconds(instance))
     assert answer.plan is not None
     assert answer.statistics["coarse_ops"] == coarse.graph.num_ops
 

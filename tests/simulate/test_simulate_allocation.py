@@ -6,7 +6,7 @@ Rails carry a byte a second and device links a hundred unless said; there is no 
 import pytest
 from allocated_plans import allocated, placed, ring
 
-from link_use import link_utilisation
+from link_use import link_use, link_utilisation
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
@@ -84,7 +84,7 @@ def test_allocations_that_fill_both_interfaces_do_not_slow_each_other() -> None:
     timeline = simulate(graph, rails(3), placed(graph, [0, 1, 2], *limits), with_links=True)
     assert receives(timeline) == pytest.approx([4, 4])
     uses = {
-        f"{link.source} -> {link.target}": float(timeline.link_use(number)[1].max())
+        f"{link.source} -> {link.target}": float(link_use(timeline, number)[1].max())
         for number, link in enumerate(rails(3).links)
     }
     used = {name: rate for name, rate in uses.items() if rate}

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from link_use import link_use
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Discipline, Plan, place_ops
@@ -267,7 +268,7 @@ def test_shared_links_equal_a_plain_fluid_model_and_stay_within_capacity(
     expected = fluid_finishes(starts, volumes, routes, capacity)
     np.testing.assert_allclose(timeline.finish[sends], expected, rtol=1e-9, atol=1e-9)
     for link in range(len(cluster.links)):
-        _, used = timeline.link_use(link)
+        _, used = link_use(timeline, link)
         assert used.max() <= capacity[link] * (1 + 1e-9)
 
 

@@ -11,6 +11,7 @@ from allocated_plans import allocated, placed, ring
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from link_use import link_use
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Allocation
@@ -224,4 +225,4 @@ def test_flows_over_ways_equal_a_plain_fluid_model_and_stay_within_capacity(
     expected = plain_finishes(cluster, limits, flows, 2)
     assert timeline.finish[count : 2 * count] == pytest.approx(expected, rel=1e-6)
     for link, rate in enumerate(timeline.network.link_bytes_per_second.tolist()):
-        assert timeline.link_use(link)[1].max() <= rate * (1 + 1e-9)
+        assert link_use(timeline, link)[1].max() <= rate * (1 + 1e-9)

@@ -1,10 +1,12 @@
 """The real device that kernels are timed on: whether it is there, its name and its software."""
 
 import torch
+from torch.distributed import is_nccl_available
 
 from meshwright.capture.machine import processor_name
 from meshwright.errors import InputError
 from meshwright.profile.profile import COMPILER, THREADS
+from meshwright.units import format_bytes
 
 
 def open_device(kind: str, threads: int | None = None) -> torch.device:
@@ -40,3 +42,16 @@ def device_software(device: torch.device, *, is_compiled: bool = False) -> dict[
     else:
         found[THREADS] = str(torch.get_num_threads())
     return found
+
+
+def describe_gpus() -> str:
+    """The GPUs that this process can compute on, their memory, and CUDA's and NCCL's versions;
+    empty: there is none."""
+    if not torch.cuda.is_available():
+        return ""
+    gpus = [torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count())]
+    names = ", ".join(f"{each.name} ({format_bytes(each.total_memory)})" for each in gpus)
+    nccl = "missing"
+    if is_nccl_available():
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    return f"{names}; CUDA {torch.version.cuda}, NCCL {nccl}"

@@ -9,7 +9,7 @@ from meshwright.cli.folder import check_folder
 from meshwright.cli.parser.export import WEIGHTS
 from meshwright.errors import InputError
 from meshwright.export.page import PAGE_FILE
-from meshwright.export.write import export_plan, write_files
+from meshwright.export.write import NEEDS_TORCH, export_plan, write_files
 from meshwright.message import remark, say
 from meshwright.planned import read_planned
 from meshwright.source import need_torch
@@ -20,6 +20,8 @@ def run_export(arguments: Namespace) -> int:
     check_folder(arguments.output)
     if arguments.target == WEIGHTS:
         return _export_weights(arguments)
+    if arguments.target in NEEDS_TORCH:
+        need_torch(f"export --to {arguments.target}")
     planned = read_planned(arguments.source)
     if planned.plan is None:
         raise InputError(f"{arguments.source}: has no plan to export; none that fits was found")

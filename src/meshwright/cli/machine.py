@@ -17,7 +17,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cluster.file import read_cluster
 from meshwright.cluster.machine import CPU, has_usual_cpu, on_machine
-from meshwright.errors import InputError
+from meshwright.errors import InputError, os_errors
 from meshwright.execute.environment import rank_threads
 from meshwright.interpreter import num_cores
 from meshwright.message import remark, say
@@ -34,11 +34,8 @@ def measure(arguments: Namespace, threads: int) -> None:
         raise InputError("profile: no folder for caches, set MESHWRIGHT_CACHE to one")
     warn_if_busy()
     machine = measure_machine(threads, datetime.now(UTC).date())
-    try:
+    with os_errors(f"{path.parent}: cannot be made"):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or error
-        raise InputError(f"{path.parent}: cannot be made ({reason})") from None
     machine.save(path)
     if arguments.json:
         print_json({"machine": str(path), "threads": threads, **_document(machine)})

@@ -23,7 +23,7 @@ from meshwright.cli.progress import shown_steps
 from meshwright.cli.run_outcome import check_losses, present_outcome
 from meshwright.cli.testbed import VARIABLE
 from meshwright.cluster.cluster import Cluster
-from meshwright.errors import InputError, quoted
+from meshwright.errors import InputError, os_errors, quoted
 from meshwright.execute.environment import (
     HOST,
     INTERFACE,
@@ -102,12 +102,10 @@ def run_run(arguments: Namespace) -> int:
 def _check_writable(folder: Path) -> None:
     """Write to a folder now, rather than find out at the first checkpoint that one cannot."""
     check_folder(folder)
-    try:
+    with os_errors(f"{folder}: cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written ({error.strerror or error})") from None
 
 
 def _check_options(arguments: Namespace) -> None:

@@ -17,7 +17,7 @@ from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.sheet import print_table
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
-from meshwright.errors import InputError, quoted
+from meshwright.errors import InputError, os_errors, quoted
 from meshwright.message import remark
 from meshwright.network.testbed.apply import (
     build,
@@ -123,12 +123,8 @@ def _run(arguments: Namespace) -> int:
 def run_command(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a command to its end, passing on signals; its exit code, as a shell would give it."""
     sys.stdout.flush()
-    try:
+    with os_errors(f"testbed run: cannot run {quoted(command[0])}"):
         process = subprocess.Popen(command, env=environment)
-    except OSError as error:
-        raise InputError(
-            f"testbed run: cannot run {quoted(command[0])} ({error.strerror or error})"
-        ) from None
     try:
         with _forwarded_signals(process):
             code = process.wait()

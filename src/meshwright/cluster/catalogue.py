@@ -27,7 +27,7 @@ from meshwright.cluster.resize import (
     resize_total,
     resize_tree,
 )
-from meshwright.errors import InputError, quoted
+from meshwright.errors import InputError, errors_in, quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,8 @@ def _build(name: str) -> Cluster | None:
         match = re.fullmatch(family.expression, name, flags=re.ASCII)
         if match is not None:
             text = {key: text or "" for key, text in match.groupdict().items()}
-            try:
+            with errors_in(f"cluster {quoted(name)}"):
                 return family.build(text | {"name": name})
-            except InputError as error:
-                raise InputError(f"cluster {quoted(name)}: {error}") from None
     return None
 
 

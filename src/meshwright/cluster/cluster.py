@@ -40,7 +40,7 @@ from meshwright.cluster.part import (
 from meshwright.cluster.reach import unreachable_pair
 from meshwright.cluster.route import Network, Routing, find_routes
 from meshwright.cluster.way import HostWays, find_exits, find_ways, match_interfaces
-from meshwright.errors import InputError, one_line, quoted
+from meshwright.errors import InputError, errors_in, one_line, quoted
 from meshwright.files import MAX_NAME, as_json, read_bytes, write_document
 from meshwright.table import as_frame, as_html
 from meshwright.units import LEAST_RATE, format_count, need_quantity
@@ -314,10 +314,8 @@ class Cluster:
     def from_json(data: bytes, where: str) -> "Cluster":
         """The cluster of an explicit document in JSON."""
         decoded = decode_explicit(data, where)
-        try:
+        with errors_in(where):
             return Cluster(**decoded)
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from None
 
 
 def _check_names(cluster: Cluster) -> None:

@@ -28,7 +28,7 @@ from meshwright.cluster.part import (
     DeviceType,
     Link,
 )
-from meshwright.errors import InputError, quoted
+from meshwright.errors import InputError, errors_in, quoted
 from meshwright.files import (
     ABSENT,
     MAX_VALUES,
@@ -123,10 +123,8 @@ def decode_explicit(data: bytes, where: str) -> ClusterFields:
             for name in LongDocument.__struct_fields__
         }
     )
-    try:
+    with errors_in(where):
         return _decode_fields(read)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
 
 
 def encode_explicit(fields: ClusterFields) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
 from meshwright.cluster.document import check_header, decode_interfaces, probe_cluster
 from meshwright.cluster.doubt import find_doubts
 from meshwright.cluster.form import BuilderDocument, HostsDocument, Quantity
-from meshwright.errors import InputError, nearest, quoted, some
+from meshwright.errors import InputError, errors_in, nearest, quoted, some
 from meshwright.files import (
     Fields,
     Name,
@@ -158,10 +158,8 @@ def _finish(cluster: Cluster, fields: Fields, where: str) -> Cluster:
 
 def _located(where: str, make: Callable[[], Cluster]) -> Cluster:
     """Make a cluster; a refusal says where it was described."""
-    try:
+    with errors_in(where):
         return make()
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
 
 
 def _check_arguments(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.array import Longs
+from meshwright.array import Longs, places_in
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.level import levels
 
@@ -44,8 +44,7 @@ def _slow_first(cluster: Cluster, label: Longs) -> Longs:
     types = [cluster.types[name] for name in cluster.type_names]
     peak = np.array([each.peak_flops_per_second("bf16") for each in types])[cluster.type_of]
     mean = np.bincount(label, weights=peak) / np.bincount(label)
-    place = np.empty(len(mean), dtype=np.int64)
-    place[np.argsort(mean, kind="stable")] = np.arange(len(mean))
+    place = places_in(np.argsort(mean, kind="stable"), len(mean), np.int64)
     renumbered: Longs = place[label]
     return renumbered
 

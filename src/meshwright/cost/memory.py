@@ -125,7 +125,7 @@ def collective_bytes(
     held, reaches = np.zeros(cluster.num_devices), np.zeros(cluster.num_devices, dtype=np.bool_)
     for group in {tuple(sorted(each)) for each in groups if len(each) > 1}:
         held[list(group)] += communicator_bytes(len(group))
-    hosts = [device.host for device in cluster.devices]
+    hosts = cluster.host_of
     for one, other in {(min(each), max(each)) for each in pairs if each[0] != each[1]}:
         if hosts[one] == hosts[other]:
             held[[one, other]] += PEER_BYTES

@@ -63,8 +63,7 @@ def _costs_by_kind(cluster: Cluster, hangings: Hangings, sources: Longs, targets
     """What pairs cost, by one of each sort; where source and target share a host, anything."""
     sort = hangings.kind[sources][:, None] * (hangings.kind.max() + 1) + hangings.kind[targets]
     sort = 2 * sort + (hangings.anchor[sources][:, None] == hangings.anchor[targets])
-    hosts = [[cluster.devices[each].host for each in devices] for devices in (sources, targets)]
-    is_apart = np.array(hosts[0])[:, None] != np.array(hosts[1])
+    is_apart = cluster.host_of[sources][:, None] != cluster.host_of[targets]
     sort[~is_apart] = sort[is_apart][0]
     rows, columns = np.nonzero(is_apart)
     sorts, example = np.unique(sort[is_apart], return_index=True)

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 import torch
 
-from meshwright.errors import InputError
+from meshwright.errors import InputError, errors_in
 from meshwright.execute.finite import find_flaws, refuse_flaws
 from meshwright.execute.holding import (
     Written,
@@ -146,12 +146,9 @@ def load_checkpoint(
     pieces were written.
     """
     path = checkpoint.path
-    with _working(progress or Progress()) as tick:
-        try:
-            check_state(state, checkpoint.manifest.tensors, holdings)
-            fill_parts(path, checkpoint.manifest.tensors, state, holdings, tick)
-        except InputError as error:
-            raise InputError(f"checkpoint {path}: {error}") from None
+    with _working(progress or Progress()) as tick, errors_in(f"checkpoint {path}"):
+        check_state(state, checkpoint.manifest.tensors, holdings)
+        fill_parts(path, checkpoint.manifest.tensors, state, holdings, tick)
 
 
 @contextmanager

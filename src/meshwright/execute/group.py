@@ -27,11 +27,12 @@ from meshwright.execute.environment import (
 )
 from meshwright.execute.fault import end_process, is_consequence, name_rank, show_line
 from meshwright.execute.message import gather, message_device, share
-from meshwright.execute.process import die_with_parent, handled_signals
+from meshwright.execute.process import die_with_parent
 from meshwright.execute.progress import NOBODY, Progress
 from meshwright.execute.route import find_interface, find_source, is_local
 from meshwright.execute.store import NamedStore, open_store
 from meshwright.execute.watch import Watch
+from meshwright.signals import handled_signals
 
 TIMEOUT_SECONDS = 24 * 3600.0
 """torch's own; a rank that hangs is found by the watch long before."""

@@ -16,9 +16,9 @@ from pathlib import Path
 from meshwright.errors import InputError
 from meshwright.execute.environment import read_place, run_folder
 from meshwright.execute.loader import Loader
-from meshwright.execute.process import handled_signals
 from meshwright.execute.resume import save_state
 from meshwright.execute.trainer import Trainer
+from meshwright.signals import handled_signals
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ from meshwright.execute.fault import (
     read_reports,
     show_line,
 )
-from meshwright.execute.process import Guard, Rank, handled_signals, start_rank
+from meshwright.execute.process import Guard, Rank, start_rank
+from meshwright.signals import handled_signals
 
 POLL_SECONDS = 0.02
 SETTLE_SECONDS = 1.0

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import msgspec
 
-from meshwright.errors import InputError, quoted
+from meshwright.errors import InputError, os_errors, quoted
 from meshwright.execute.piece import Box, find_overlaps, whole_box
 from meshwright.files import MAX_BYTES, decode_json
 
@@ -176,27 +176,19 @@ def find_file_fault(path: Path, saved: SavedFile, tick: Callable[[], None]) -> s
 
 def file_bytes(path: Path) -> int:
     """The size of a file, which must be one, and not a link to one."""
-    try:
+    with os_errors(f"{quoted(path.name)} cannot be read"):
         status = os.lstat(path)
-    except OSError as error:
-        raise InputError(
-            f"{quoted(path.name)} cannot be read ({error.strerror or error})"
-        ) from None
     if not stat.S_ISREG(status.st_mode):
         raise InputError(f"{quoted(path.name)} must be a file, and no link to one")
     return status.st_size
 
 
 def _read_chunks(path: Path) -> Iterator[bytes]:
-    try:
+    with os_errors(f"{quoted(path.name)} cannot be read"):
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(handle, "rb", buffering=0) as stream:
             while chunk := stream.read(_CHUNK_BYTES):
                 yield chunk
-    except OSError as error:
-        raise InputError(
-            f"{quoted(path.name)} cannot be read ({error.strerror or error})"
-        ) from None
 
 
 def _check(manifest: Manifest) -> None:

@@ -13,14 +13,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
-from meshwright.errors import InputError
+from meshwright.errors import InputError, os_errors
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -45,24 +42,6 @@ for _ in range(100):  # what was killed may still write for a moment
         break
     time.sleep(0.05)
 """
-
-
-Handler = Callable[[int, FrameType | None], Any] | signal.Handlers
-"""What is done at a signal."""
-
-
-@contextlib.contextmanager
-def handled_signals(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
-    """Within this, signals are handled so. They come to the first thread; others cannot choose."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {each: signal.signal(each, handler) for each in numbers}
-    try:
-        yield
-    finally:
-        for each, found in before.items():
-            signal.signal(each, found)
 
 
 class Guard:
@@ -171,7 +150,7 @@ def start_rank(argv: Sequence[str], environment: Mapping[str, str], guard: Guard
             os._exit(1)
         guard.remember_self()
 
-    try:
+    with os_errors(f"{argv[0]}: cannot be started"):
         process = subprocess.Popen(
             list(argv),
             env=dict(environment),
@@ -179,7 +158,4 @@ def start_rank(argv: Sequence[str], environment: Mapping[str, str], guard: Guard
             start_new_session=True,
             preexec_fn=bind_to_parent,
         )
-    except OSError as error:
-        reason = error.strerror or error
-        raise InputError(f"{argv[0]}: cannot be started ({reason})") from None
     return Rank(process)

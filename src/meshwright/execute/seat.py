@@ -29,7 +29,7 @@ from meshwright.execute.lowered import Lowered, lower_frozen
 from meshwright.execute.message import gather
 from meshwright.execute.progress import Progress
 from meshwright.execute.settings import Settings
-from meshwright.execute.way import Rails, RankWiring, find_rails, number_hosts
+from meshwright.execute.way import Rails, RankWiring, find_rails
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
 from meshwright.program.expand.synchronise import with_batch_statistics
@@ -155,7 +155,7 @@ def find_wiring(
     rails = find_rails(cluster, program)
     if rails is None:
         return None
-    host_of = number_hosts(cluster)
+    host_of = tuple(cluster.host_of.tolist())
     own = host_of[rank_of.index(rank)]
     names = own_names(cluster, own, hosts[rank])
     check_interfaces(names)

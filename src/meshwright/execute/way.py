@@ -70,12 +70,6 @@ class RankWiring:
     """By rail that this rank's host is on: the name of its interface."""
 
 
-def number_hosts(cluster: Cluster) -> tuple[int, ...]:
-    """The number of each device's host, as in `cluster.hosts`."""
-    number = {host: place for place, host in enumerate(cluster.hosts)}
-    return tuple(number[device.host] for device in cluster.devices)
-
-
 def find_rails(cluster: Cluster, program: Program) -> Rails | None:
     """The rails of all that a program sends, and of its collectives.
 
@@ -103,8 +97,8 @@ class _RailFinder:
 
     def __init__(self, cluster: Cluster, allocations: Sequence[Allocation]) -> None:
         self.cluster = cluster
-        number = {host: place for place, host in enumerate(cluster.hosts)}
-        self.host_of = number_hosts(cluster)
+        number = cluster.host_index
+        self.host_of: list[int] = cluster.host_of.tolist()
         self.allocation = {(number[each.source], number[each.target]): each for each in allocations}
         self.num_interfaces = [0] * len(cluster.hosts)
         self.places: dict[Pair, dict[int, int]] = {}

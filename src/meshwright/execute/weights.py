@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from meshwright.capture.master import divide_by_size
-from meshwright.errors import InputError, quoted, some
+from meshwright.errors import InputError, errors_in, quoted, some
 from meshwright.execute.holding import fill_parts, name_type
 from meshwright.execute.manifest import SavedTensor
 from meshwright.execute.piece import TensorHolding
@@ -52,20 +52,16 @@ class WeightFolder:
     ) -> None:
         """Fill shards in place from the tensors of the same names; only the bytes of the shards are
         read."""
-        try:
+        with errors_in(f"weights {self.folder}"):
             fill_parts(self.folder, self.tensors, state, holdings, lambda: None)
-        except InputError as error:
-            raise InputError(f"weights {self.folder}: {error}") from None
 
 
 def open_weights(folder: Path) -> WeightFolder:
     """The weights of a folder."""
     found: dict[str, SavedTensor] = {}
     for file, expected in _list_files(folder).items():
-        try:
+        with errors_in(f"weights {folder}"):
             headers = read_headers(folder / file)
-        except InputError as error:
-            raise InputError(f"weights {folder}: {error}") from None
         missing = [quoted(name) for name in expected or () if name not in headers]
         if missing:
             raise InputError(

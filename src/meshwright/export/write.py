@@ -12,6 +12,9 @@ from meshwright.export.target import WRITERS
 from meshwright.plan.plan import Plan
 from meshwright.plan.request import Request
 
+NEEDS_TORCH = frozenset({"pytorch"})
+"""Targets whose files depend on the modules of the model itself."""
+
 
 def export_plan(request: Request, plan: Plan, target: str) -> Exported:
     """The files of a target for a plan, with the page."""

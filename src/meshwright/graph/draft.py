@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Floats, Ints, places_in
 from meshwright.errors import InputError, quoted
 from meshwright.graph.column import (
     MAX_OPS,
@@ -116,13 +116,11 @@ class ColumnBuilder:
         use_tensor = np.repeat(np.arange(len(targets), dtype=np.int32), lengths)
         use_op = np.array([op for each in targets for op in each], dtype=np.int32)
         order = topological_order(source[use_tensor], use_op, self._names, f"graph {self.name}")
-        place = np.empty(len(order), dtype=np.int32)
-        place[order] = np.arange(len(order), dtype=np.int32)
+        place = places_in(order, len(order), np.int32)
 
         # Tensors follow their source, so that memory is walked in order.
         by_source = np.argsort(place[source], kind="stable") if len(source) else source
-        rank = np.empty(len(by_source), dtype=np.int32)
-        rank[by_source] = np.arange(len(by_source), dtype=np.int32)
+        rank = places_in(by_source, len(by_source), np.int32)
         use_order = np.argsort(rank[use_tensor], kind="stable") if len(use_tensor) else use_tensor
         partner = np.array(self._codes["partner"], dtype=np.int32)[order]
         sizes = np.array([t[1:3] for t in self._tensors], dtype=np.float64).reshape(-1, 2)

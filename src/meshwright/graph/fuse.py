@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.array import Bools, Floats, Ints
+from meshwright.array import Bools, Floats, Ints, places_in
 from meshwright.graph.column import OP_SIZES, STEEP_POWERS, TENSOR_STEEP, Phase, Split
 from meshwright.graph.draft import topological_order
 from meshwright.graph.graph import Graph
@@ -197,8 +197,7 @@ class _Merger:
         )
         self.last = last[order]
         """The last op of each new one."""
-        rank = np.empty(len(order), dtype=np.int32)
-        rank[order] = np.arange(len(order), dtype=np.int32)
+        rank = places_in(order, len(order), np.int32)
         self.place = rank[place]
         """The new op of each old one."""
         self.is_merged = np.bincount(self.place) > 1

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from meshwright.argument import need_type
 from meshwright.array import Bools, Floats, Ints, freeze_arrays
-from meshwright.errors import InputError, quoted
+from meshwright.errors import InputError, errors_in, quoted
 from meshwright.files import write_bytes
 from meshwright.graph.check import check_columns
 from meshwright.graph.column import (
@@ -383,7 +383,5 @@ def _graph_of(columns: Columns) -> Graph:
 def read_graph(path: str | Path) -> Graph:
     """Read a graph in any known format; the content decides which (see `graph.recognise`)."""
     columns = read_columns(path)
-    try:
+    with errors_in(path):
         return Graph(**columns)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None

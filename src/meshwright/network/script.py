@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 import yaml
 
-from meshwright.errors import InputError, quoted
+from meshwright.errors import InputError, os_errors, quoted
 from meshwright.files import write_bytes
 from meshwright.network.ovs import CONSTANTS, find_datapath_line, ovs_steps
 from meshwright.network.policy import find_device_line, policy_steps
@@ -60,7 +60,8 @@ def write_scripts(networks: Sequence[HostNetwork], kind: Kind, folder: Path) -> 
             raise InputError(f"host {quoted(host)}: must not have the name of a file beside it")
     for name, text in texts.items():
         path = folder / name
-        _make_folder(path.parent)
+        with os_errors(f"{path.parent}: cannot be made"):
+            path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, text.encode())
         if path.suffix == ".sh":
             path.chmod(path.stat().st_mode | (path.stat().st_mode & 0o444) >> 2)
@@ -182,10 +183,3 @@ def playbook(verb: Verb) -> list[dict[str, Any]]:
 
 def _dump(document: object) -> str:
     return yaml.safe_dump(document, sort_keys=False, width=100)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made ({error.strerror or error})") from None

@@ -11,7 +11,7 @@ from typing import Annotated, TypedDict, TypeVar
 import msgspec
 
 from meshwright.cost.runtime import MESHWRIGHT
-from meshwright.errors import InputError, quoted
+from meshwright.errors import InputError, errors_in, quoted
 from meshwright.files import Name, as_json, decode_json, probe_json, read_bytes, write_document
 from meshwright.plan import part as legal
 
@@ -90,7 +90,7 @@ def read_fields(path: str | Path) -> PlanFields:
     parts = tuple(
         _part(entry, f"{path}: part {number}") for number, entry in enumerate(document.parts)
     )
-    try:
+    with errors_in(path):
         return PlanFields(
             parts=parts,
             schedule=_schedule(document.schedule),
@@ -101,8 +101,6 @@ def read_fields(path: str | Path) -> PlanFields:
             batch_statistics=document.batch_statistics,
             runtime=document.runtime,
         )
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
 
 
 def write_fields(path: str | Path, fields: PlanFields) -> None:
@@ -150,15 +148,13 @@ def _check_header(header: _PlanHeader, where: str) -> None:
 
 
 def _part(entry: _PartEntry, where: str) -> legal.Part:
-    try:
+    with errors_in(where):
         choices = {
             "sync": _choose(legal.Sync, entry.sync, "sync"),
             "recompute": _recompute(entry.recompute),
             "keys": _choose(legal.Keys, entry.keys, "keys"),
         }
         return legal.Part(**msgspec.structs.asdict(entry) | choices)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
 
 
 def _part_entry(part: legal.Part) -> _PartEntry:

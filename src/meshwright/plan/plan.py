@@ -15,7 +15,7 @@ from typing import Any
 from meshwright.argument import need_flag, need_one_of, need_type, read_choice
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.runtime import MESHWRIGHT, RUNTIMES
-from meshwright.errors import InputError, some
+from meshwright.errors import InputError, errors_in, some
 from meshwright.graph.graph import Graph
 from meshwright.plan.degrees import Degrees, find_degrees, plan_degrees
 from meshwright.plan.describe import describe_parts
@@ -173,10 +173,8 @@ class Plan:
     def load(path: str | Path) -> "Plan":
         """Read a plan file."""
         read = read_fields(path)
-        try:
+        with errors_in(path):
             return Plan(**read)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
 
 
 def place_ops(

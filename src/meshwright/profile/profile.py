@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from meshwright.errors import InputError, quoted
+from meshwright.errors import InputError, errors_in, quoted
 from meshwright.profile.file import decode_tables, encode_tables
 
 Measured = Mapping[str, Mapping[str, float]]
@@ -115,10 +115,8 @@ class Profile:
 def read_profile(path: str | Path) -> Profile:
     """The profile in a file, checked."""
     tables = decode_tables(path)
-    try:
+    with errors_in(path):
         return Profile(tables=tuple(Table(**each) for each in tables))
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
 
 
 def check_device_type(name: str) -> None:

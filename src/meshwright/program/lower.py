@@ -101,7 +101,6 @@ def emit_program(work: Work, cluster: Cluster) -> Program:
     buckets, own, num_tasks = bucket_rows(work, cluster, groups, turn, place, num_computes)
     rates = [copy_seconds(1.0, cluster.types[name]) / 2 for name in cluster.type_names]
     ops["rank"], ops["turn"] = rank, turn
-    number = {host: place for place, host in enumerate(cluster.hosts)}
     given = Given(
         ops=ops,
         tensors=_number_tensors(work),
@@ -110,7 +109,7 @@ def emit_program(work: Work, cluster: Cluster) -> Program:
         parts=_number_parts(work),
         buckets=buckets,
         copy_seconds=np.array(rates)[cluster.type_of],
-        host=np.array([number[device.host] for device in cluster.devices], dtype=np.int32),
+        host=cluster.host_of.astype(np.int32),
         seconds=work.seconds,
         place=place,
         is_scheduled=work.plan.schedule is not None,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshwright.array import Floats, Ints, Records, sum_by, sum_rows
+from meshwright.array import Floats, Ints, Records, places_in, sum_by, sum_rows
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
 from meshwright.graph.build import topological_order
@@ -167,8 +167,7 @@ def order_plan(
     An order that does not know what is `SAVED`, as that of merged ops, is changed where an op would
     run before one on its device that it waits for.
     """
-    place = np.empty(len(order), dtype=np.int32)
-    place[np.asarray(order)] = np.arange(len(order), dtype=np.int32)
+    place = places_in(np.asarray(order), len(order), np.int32)
     device = np.asarray(device_of_op)
     reader = np.repeat(np.arange(instance.num_ops), np.diff(instance.in_start))
     source = instance.in_edges["op"]
@@ -239,8 +238,7 @@ def _find_units(graph: Graph) -> tuple[Ints, Ints, Ints]:
     # Ops without a group get a number of their own above all groups'.
     label = np.where(group >= 0, group, group.max(initial=0) + 1 + np.arange(graph.num_ops))
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int32)
-    rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
+    rank = places_in(np.argsort(first), len(first), np.int32)
     unit_of = rank[inverse]
     order, start = gather_rows(unit_of, len(first))
     return unit_of, start, order.astype(np.int32)

@@ -16,7 +16,7 @@ def find_limits(allocations: Sequence[Allocation], cluster: Cluster) -> Limits |
     """One limit an allocation, in their order; None: there is none."""
     if not allocations:
         return None
-    number = {host: place for place, host in enumerate(cluster.hosts)}
+    number = cluster.host_index
     return Limits(
         cluster=cluster,
         limits=tuple(

@@ -13,8 +13,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from meshwright.array import Floats, Ints, Longs
-from meshwright.errors import InputError, quoted
+from meshwright.array import Floats, Ints, Longs, places_in
+from meshwright.errors import InputError, errors_in, quoted
 from meshwright.program.program import Kind, Program, StreamRule
 from meshwright.simulate.run_file import read_fields, write_fields
 from meshwright.simulate.tasks import FlowNetwork, chain_rows
@@ -64,10 +64,8 @@ class Run:
     def load(path: str | Path) -> "Run":
         """Read a run file."""
         fields = read_fields(path)
-        try:
+        with errors_in(path):
             return Run(**fields)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
 
 
 def _check_run(run: Run) -> None:
@@ -177,9 +175,7 @@ def _topological_places(first: Longs, second: Longs, num_tasks: int) -> Longs:
                 order.append(each)
     if len(order) < num_tasks:
         raise InputError("plan: its order must follow the graph, but instructions wait in a circle")
-    places = np.empty(num_tasks, dtype=np.int64)
-    places[order] = np.arange(num_tasks)
-    return places
+    return places_in(order, num_tasks, np.int64)
 
 
 def _task_times(
@@ -243,8 +239,7 @@ def _latest_predecessors(
     chain = chain_rows(program, np.flatnonzero(rows["stream"] >= 0), start)
     first = np.concatenate((first, task[chain["first"]]))
     second = np.concatenate((second, task[chain["second"]]))
-    rank = np.empty(len(end), dtype=np.int64)
-    rank[np.lexsort((turn, end))] = np.arange(len(end))
+    rank = places_in(np.lexsort((turn, end)), len(end), np.int64)
     is_before = rank[first] < rank[second]
     first, second = first[is_before], second[is_before]
     cause = np.full(len(end), -1, dtype=np.int32)

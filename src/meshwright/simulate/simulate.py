@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from meshwright.array import Records
 from meshwright.cluster.cluster import Cluster
 from meshwright.compiled import announced_compilation
 from meshwright.cost.runtime import MESHWRIGHT
@@ -46,18 +47,8 @@ def run_program(
     program: Program, cluster: Cluster, *, sharing: str = "fair", with_links: bool = False
 ) -> Timeline:
     """Predict one step of a program."""
-    engine = prepare_engine(program, cluster, sharing)
+    engine, log = run_engine(program, cluster, sharing, with_links=with_links)
     tasks = engine.tasks
-    num_done, log = run_tasks(
-        tasks,
-        engine.following,
-        engine.streams,
-        engine.flow_bytes,
-        network_arrays(engine.network, tasks),
-        with_log=with_links,
-    )
-    if num_done < len(tasks) - 1:
-        _explain_deadlock(program, engine)
     start, finish = np.empty(len(engine.task_of)), np.empty(len(engine.task_of))
     cause = np.empty(len(tasks) - 1, np.int32)
     read_times(engine.task_of, tasks, start, finish, cause)
@@ -72,6 +63,25 @@ def run_program(
         network=engine.network,
         log=log if with_links and sharing == "fair" else None,
     )
+
+
+def run_engine(
+    program: Program, cluster: Cluster, sharing: str, *, with_links: bool = False
+) -> tuple[EngineInput, Records]:
+    """The tasks of a program with their times, and the log of rates; those that wait for each
+    other are refused."""
+    engine = prepare_engine(program, cluster, sharing)
+    num_done, log = run_tasks(
+        engine.tasks,
+        engine.following,
+        engine.streams,
+        engine.flow_bytes,
+        network_arrays(engine.network, engine.tasks),
+        with_log=with_links,
+    )
+    if num_done < len(engine.tasks) - 1:
+        _explain_deadlock(program, engine)
+    return engine, log
 
 
 def _explain_deadlock(program: Program, engine: EngineInput) -> None:

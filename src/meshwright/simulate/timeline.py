@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from meshwright.array import Bools, Floats, Ints, Records
-from meshwright.errors import InputError
 from meshwright.program.collective import Lane, find_lanes
 from meshwright.program.program import JOINS, Kind, Program
 from meshwright.simulate.tasks import FlowNetwork
@@ -270,32 +269,3 @@ class Timeline:
             totals["collective"] += within
             now = float(self.finish[number])
         return MappingProxyType(totals)
-
-    def link_use(self, link: int) -> tuple[Floats, Floats]:
-        """Bytes a second on a link over time: from each moment on so many.
-
-        Must have been recorded: simulate with sharing "fair" and `with_links`.
-        """
-        if self.log is None:
-            raise InputError(
-                f"link use: must be recorded, but this timeline was simulated with sharing "
-                f"{self.sharing} and without links"
-            )
-        weights = {
-            number: float(each.weights[each.links == link].sum())
-            for number, each in enumerate(self.network.classes)
-            if link in each.links
-        }
-        if not weights:
-            return np.zeros(1), np.zeros(1)
-        picked = np.isin(self.log["flow_class"], list(weights))
-        log = self.log[picked]
-        rate = dict.fromkeys(weights, 0.0)
-        when, used = [0.0], [0.0]
-        for entry in log:
-            rate[int(entry["flow_class"])] = weights[int(entry["flow_class"])] * entry["rate"]
-            if entry["seconds"] > when[-1]:
-                when.append(float(entry["seconds"]))
-                used.append(0.0)
-            used[-1] = sum(rate.values())
-        return np.array(when), np.array(used)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from meshwright.errors import InputError
+from meshwright.errors import os_errors
 from meshwright.graph.graph import Graph, read_graph
 from meshwright.zoo.model import Choice
 
@@ -50,11 +50,8 @@ class GraphCache:
 
     def write(self, choice: Choice, graph: Graph) -> None:
         """Keep a graph, whole or not at all."""
-        try:
+        with os_errors(f"{self.folder}: cannot be made"):
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            reason = error.strerror or error
-            raise InputError(f"{self.folder}: cannot be made ({reason})") from None
         graph.save(self.path(choice))
 
 

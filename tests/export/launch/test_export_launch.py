@@ -11,6 +11,7 @@ import yaml
 from meshwright.cluster.cluster import Cluster
 from meshwright.export.launch.file import (
     job_name,
+    python_start,
     rank_file,
     slurm_batch,
     slurm_rank_script,
@@ -24,6 +25,7 @@ from meshwright.plan.plan import Plan
 from small import connected
 
 WORDS = ["train.py", "--text", "two words"]
+START = python_start(*WORDS)
 A, B, C, D, E = (device.name for device in connected(5).devices)
 """Three devices of host h0 and two of host h1."""
 EQUAL = [A, B, D, E]
@@ -90,7 +92,7 @@ def test_devices_follow_members_then_replicas_then_stages() -> None:
 
 
 def test_a_host_has_an_agent_for_each_run_of_its_ranks(tmp_path: Path) -> None:
-    script = torchrun_script(cluster(), plan(CROSSED), place_ranks(cluster(), CROSSED), WORDS)
+    script = torchrun_script(cluster(), plan(CROSSED), place_ranks(cluster(), CROSSED), START)
     # Agents 0 and 2 of four, one rank each, on h0's devices 0 and 1.
     assert started(tmp_path, script, "h0") == [
         ("0", "4", "0", "1", "h0", "29500", "two words"),
@@ -99,14 +101,14 @@ def test_a_host_has_an_agent_for_each_run_of_its_ranks(tmp_path: Path) -> None:
 
 
 def test_the_order_of_devices_is_the_plans(tmp_path: Path) -> None:
-    script = torchrun_script(cluster(), plan(SHUFFLED), place_ranks(cluster(), SHUFFLED), WORDS)
+    script = torchrun_script(cluster(), plan(SHUFFLED), place_ranks(cluster(), SHUFFLED), START)
     assert started(tmp_path, script, "h1") == [("1,0", "2", "1", "2", "h0", "29500", "two words")]
 
 
 def test_another_host_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "torchrun.sh"
     places = place_ranks(cluster(), EQUAL)
-    file.write_text(torchrun_script(cluster(), plan(EQUAL), places, WORDS))
+    file.write_text(torchrun_script(cluster(), plan(EQUAL), places, START))
     done = subprocess.run(
         ["bash", str(file), "h7"], capture_output=True, text=True, timeout=60, check=False
     )
@@ -125,7 +127,7 @@ def test_slurm_gives_every_rank_the_device_of_the_rank_file(
 
 
 def test_a_batch_file_asks_for_the_hosts_and_the_most_ranks_of_one() -> None:
-    text = slurm_batch("my model", place_ranks(cluster(), UNEQUAL), WORDS)
+    text = slurm_batch("my model", place_ranks(cluster(), UNEQUAL), START)
     assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2\n#SBATCH --nodelist=h0,h1\n" in text
     assert text.endswith("srun bash launch/slurm-rank.sh python train.py --text 'two words'")
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
@@ -133,7 +135,7 @@ def test_a_batch_file_asks_for_the_hosts_and_the_most_ranks_of_one() -> None:
 
 def test_a_train_job_has_the_fields_of_kubeflows_definition() -> None:
     devices = plan(SHUFFLED, Sync.RING)
-    job = train_job("GPT 2", cluster(), devices, place_ranks(cluster(), SHUFFLED), WORDS)
+    job = train_job("GPT 2", cluster(), devices, place_ranks(cluster(), SHUFFLED), START)
     assert job is not None
     read = yaml.safe_load(yaml.safe_dump(job))
     assert (read["apiVersion"], read["kind"]) == ("trainer.kubeflow.org/v1alpha1", "TrainJob")
@@ -150,8 +152,8 @@ def test_a_train_job_has_the_fields_of_kubeflows_definition() -> None:
 
 @pytest.mark.parametrize("devices", [CROSSED, UNEQUAL])
 def test_pods_are_alike_so_that_unlike_hosts_have_no_manifest(devices: list[str]) -> None:
-    assert train_job("m", cluster(), plan(devices), place_ranks(cluster(), devices), []) is None
-    files = write_launch("m", cluster(), plan(devices), devices, WORDS)
+    assert train_job("m", cluster(), plan(devices), place_ranks(cluster(), devices), START) is None
+    files = write_launch("m", cluster(), plan(devices), devices, START)
     assert "launch/trainjob.yaml" not in files
 
 

@@ -17,7 +17,7 @@ from meshwright.cli.parser.network import add_network
 from meshwright.cli.parser.plan import add_plan, add_simulate
 from meshwright.cli.parser.report import add_report
 from meshwright.cli.parser.run import add_compare, add_run, add_testbed
-from meshwright.cli.parser.schema import add_schema
+from meshwright.cli.parser.schema import add_doctor, add_schema
 from meshwright.cli.parser.whatif import add_sweep, add_whatif
 from meshwright.errors import InputError
 
@@ -61,5 +61,6 @@ def make_parser() -> ArgumentParser:
     add_cluster(commands)
     add_zoo(commands)
     add_schema(commands)
+    add_doctor(commands)
     add_completion(commands)
     return parser

@@ -1,9 +1,9 @@
-"""The options of `meshwright schema`."""
+"""The options of `meshwright schema` and `meshwright doctor`."""
 
 from argparse import ArgumentParser
 from typing import Any
 
-from meshwright.cli.parser.option import add_command, add_flag
+from meshwright.cli.parser.option import add_command, add_flag, add_json
 
 FORMS = ("answer", "simulation", "explanation", "audit", "cluster", "whatif", "sweep")
 
@@ -26,3 +26,11 @@ def add_schema(commands: Any) -> None:
 def add_text(parser: ArgumentParser) -> None:
     """Whether people read what is printed."""
     add_flag(parser, "--text", "all fields for people, with their units and defaults")
+
+
+def add_doctor(commands: Any) -> None:
+    """Add the command `meshwright doctor` with its options."""
+    parser = add_command(
+        commands, "doctor", "say what is installed and missing, and what this machine can do"
+    )
+    add_json(parser)

@@ -19,6 +19,7 @@ from meshwright.export.config.reduce import one_stage_a_device, without_spread
 from meshwright.export.config.settings import Settings, flatten
 from meshwright.export.config.setup import Setup
 from meshwright.export.exported import Exported
+from meshwright.export.launch.file import Start
 from meshwright.from_yaml import yaml_to_json
 from meshwright.plan.part import Keys, Recompute, ScheduleKind
 from meshwright.plan.plan import Plan
@@ -44,6 +45,12 @@ _ORIGINS = {
     "megatron_lm_config.megatron_lm_num_micro_batches",
     "precision": "mixed_precision",
 }
+_START = Start(
+    agent=f"accelerate launch --config_file {CONFIG_FILE} --num_machines {{agents}} "
+    '--machine_rank {agent} --num_processes {ranks} --main_process_ip "$MASTER" '
+    '--main_process_port "$PORT" train.py',
+    needs_equal=True,
+)
 
 
 def write_accelerate(request: Request, plan: Plan) -> Exported:
@@ -62,9 +69,9 @@ def write_accelerate(request: Request, plan: Plan) -> Exported:
         {CONFIG_FILE: text},
         [*described.left_out, *more],
         read,
-        (f"# train.py: {loader}, {steps}",
-         f"accelerate launch --config_file {CONFIG_FILE} train.py"),
-    )  # fmt: skip
+        _START,
+        [f"# train.py: {loader}, {steps}"],
+    )
 
 
 def narrow(setup: Setup) -> tuple[Setup, list[str]]:

@@ -15,6 +15,7 @@ from meshwright.export.config.reduce import one_stage_a_device, without_spread
 from meshwright.export.config.settings import Settings, flatten
 from meshwright.export.config.setup import Setup, split_evenly
 from meshwright.export.exported import Exported
+from meshwright.export.launch.file import python_start
 from meshwright.files import decode_json
 from meshwright.plan.part import Keys, Recompute, ScheduleKind
 from meshwright.plan.plan import Plan
@@ -57,18 +58,19 @@ def write_deepspeed(request: Request, plan: Plan) -> Exported:
     described = describe_plan(request, plan, "deepspeed")
     setup, more = narrow(described.setup)
     text = json.dumps(_document(setup), indent=2) + "\n"
-    start = [f"deepspeed train.py --deepspeed --deepspeed_config {CONFIG_FILE}"]
+    notes = []
+    if setup.tensor > 1:
+        notes.append(f"# train.py: deepspeed.tp_model_init(model, tp_size={setup.tensor}, ...)")
     if setup.pipeline > 1:
         call = f"PipelineModule(layers, num_stages={setup.pipeline}, partition_method='uniform')"
-        start.insert(0, f"# train.py: {call}")
-    if setup.tensor > 1:
-        start.insert(0, f"# train.py: deepspeed.tp_model_init(model, tp_size={setup.tensor}, ...)")
+        notes.append(f"# train.py: {call}")
     return as_exported(
         request,
         {CONFIG_FILE: text},
         [*described.left_out, *more],
         read_deepspeed(text, CONFIG_FILE),
-        start,
+        python_start("train.py", "--deepspeed", "--deepspeed_config", CONFIG_FILE),
+        notes,
     )
 
 

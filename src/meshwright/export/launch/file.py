@@ -6,6 +6,7 @@ Knows the place of every rank and the command of one; nothing of what it trains.
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -19,24 +20,52 @@ from meshwright.plan.part import Sync
 from meshwright.plan.plan import Plan
 
 FOLDER = "launch"
+START = ("# on every host, by its name in the plan:", f"bash {FOLDER}/torchrun.sh HOST")
+"""Lines for people."""
 IMAGE = "pytorch/pytorch:latest"
 """The image of a manifest; the user's own has the model's code."""
 _OURS = (HOST, INTERFACES)
 _ALGORITHMS = {Sync.RING: "Ring", Sync.TREE: "Tree"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How a program's ranks are started."""
+
+    agent: str
+    """The command of a host for one run of its ranks. In braces: `options` as torchrun calls them,
+    or one by one `agents`, `agent` (its number), `ranks` (of all agents)."""
+    rank: str = ""
+    """The command of one rank that is told which by variables; empty: only agents start ranks."""
+    pod: tuple[str, ...] = ()
+    """The command of a pod, which finds Kubeflow's settings as torchrun does; empty: none does."""
+    needs_equal: bool = False
+    """Whether all agents must have as many ranks."""
+
+
+def python_start(*words: str) -> Start:
+    """What Python runs, with its arguments, started by torchrun."""
+    text = shlex.join(words).replace("{", "{{").replace("}", "}}")
+    return Start(
+        agent=f"torchrun {{options}} {text}", rank=f"python {text}", pod=("torchrun", *words)
+    )
+
+
 def write_launch(
-    name: str, cluster: Cluster, plan: Plan, devices: Sequence[str], words: Sequence[str]
+    name: str, cluster: Cluster, plan: Plan, devices: Sequence[str], start: Start
 ) -> dict[str, Writer]:
-    """The files by name: `devices` in the order of ranks, `words` what Python runs on each."""
+    """The files by name, for devices in the order of ranks; none where no agents can start them."""
     places = place_ranks(cluster, devices)
+    if start.needs_equal and len({len(run) for run in find_runs(places)}) > 1:
+        return {}
     texts = {
-        "torchrun.sh": torchrun_script(cluster, plan, places, words),
+        "torchrun.sh": torchrun_script(cluster, plan, places, start),
         "ranks.txt": rank_file(places),
-        "slurm-rank.sh": slurm_rank_script(cluster, plan, places),
-        "slurm.sbatch": slurm_batch(name, places, words),
+        "slurm.sbatch": slurm_batch(name, places, start),
     }
-    manifest = train_job(name, cluster, plan, places, words)
+    if start.rank:
+        texts["slurm-rank.sh"] = slurm_rank_script(cluster, plan, places)
+    manifest = train_job(name, cluster, plan, places, start)
     if manifest is not None:
         texts["trainjob.yaml"] = yaml.safe_dump(manifest, sort_keys=False)
     return {f"{FOLDER}/{file}": text_writer(text) for file, text in texts.items()}
@@ -54,9 +83,7 @@ def variables_of(cluster: Cluster, plan: Plan, hosts: Sequence[str]) -> dict[str
     }
 
 
-def torchrun_script(
-    cluster: Cluster, plan: Plan, places: Sequence[Place], words: Sequence[str]
-) -> str:
+def torchrun_script(cluster: Cluster, plan: Plan, places: Sequence[Place], start: Start) -> str:
     """A script that starts the ranks of the host that it is called with.
 
     torchrun numbers the ranks of one agent one after the other, so that a host has an agent for
@@ -72,7 +99,7 @@ def torchrun_script(
         lines += [f"  export {key}={shlex.quote(text)}" for key, text in variables[host].items()]
         for number, run in enumerate(runs):
             if run[0].host == host:
-                lines.append(f"  {_agent(number, len(runs), run, words)} &")
+                lines.append(f"  {_agent(number, len(runs), run, len(places), start)} &")
         arms.append("\n".join([*lines, "  ;;"]))
     return "\n".join(
         [
@@ -91,11 +118,14 @@ def torchrun_script(
     )
 
 
-def _agent(number: int, count: int, run: Sequence[Place], words: Sequence[str]) -> str:
+def _agent(number: int, count: int, run: Sequence[Place], ranks: int, start: Start) -> str:
     visible = ",".join(str(place.index) for place in run)
     options = f"--nnodes {count} --node-rank {number} --nproc-per-node {len(run)}"
     where = '--master-addr "$MASTER" --master-port "$PORT"'
-    return f"CUDA_VISIBLE_DEVICES={visible} torchrun {options} {where} {shlex.join(words)}"
+    command = start.agent.format(
+        options=f"{options} {where}", agents=count, agent=number, ranks=ranks
+    )
+    return f"CUDA_VISIBLE_DEVICES={visible} {command}"
 
 
 def rank_file(places: Sequence[Place]) -> str:
@@ -138,19 +168,24 @@ def slurm_rank_script(cluster: Cluster, plan: Plan, places: Sequence[Place]) -> 
     )
 
 
-def slurm_batch(name: str, places: Sequence[Place], words: Sequence[str]) -> str:
-    """A batch file for sbatch."""
+def slurm_batch(name: str, places: Sequence[Place], start: Start) -> str:
+    """A batch file for sbatch, of a task a rank, or a task a host where agents start the ranks."""
     hosts = list(dict.fromkeys(place.host for place in places))
     most = max(sum(place.host == host for place in places) for host in hosts)
+    task = f'bash {FOLDER}/torchrun.sh "$SLURMD_NODENAME"'
+    if start.rank:
+        task = f"bash {FOLDER}/slurm-rank.sh {start.rank.format()}"
+    else:
+        task = f"bash -c {shlex.quote(task)}"
     return "\n".join(
         [
             "#!/bin/bash",
             f"#SBATCH --job-name={job_name(name)}",
             f"#SBATCH --nodes={len(hosts)}",
-            f"#SBATCH --ntasks-per-node={most}",
+            f"#SBATCH --ntasks-per-node={most if start.rank else 1}",
             f"#SBATCH --nodelist={','.join(hosts)}",
             "#SBATCH --exclusive",
-            f"srun bash {FOLDER}/slurm-rank.sh python {shlex.join(words)}",
+            f"srun {task}",
         ]
     )
 
@@ -162,7 +197,7 @@ def job_name(name: str) -> str:
 
 
 def train_job(
-    name: str, cluster: Cluster, plan: Plan, places: Sequence[Place], words: Sequence[str]
+    name: str, cluster: Cluster, plan: Plan, places: Sequence[Place], start: Start
 ) -> Mapping[str, Any] | None:
     """Kubeflow's TrainJob; None: its pods are alike, and the ranks of this plan's hosts are not.
 
@@ -173,7 +208,7 @@ def train_job(
     orders = {tuple(place.index for place in run) for run in runs}
     hosts = [run[0].host for run in runs]
     variables = variables_of(cluster, plan, hosts)
-    if len(set(hosts)) < len(hosts) or len(orders) > 1:
+    if not start.pod or len(set(hosts)) < len(hosts) or len(orders) > 1:
         return None
     if len({tuple(sorted(each.items())) for each in variables.values()}) > 1:
         return None
@@ -187,7 +222,7 @@ def train_job(
             "runtimeRef": {"name": "torch-distributed"},
             "trainer": {
                 "image": IMAGE,
-                "command": ["torchrun", *words],
+                "command": list(start.pod),
                 "env": [{"name": key, "value": text} for key, text in shared.items()],
                 "numNodes": len(runs),
                 "numProcPerNode": len(order),

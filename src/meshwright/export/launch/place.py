@@ -33,10 +33,15 @@ def place_ranks(cluster: Cluster, devices: Sequence[str]) -> tuple[Place, ...]:
     )
 
 
-def order_devices(plan: Plan) -> tuple[str, ...]:
+def order_devices(plan: Plan, *, is_spread: bool = False) -> tuple[str, ...]:
     """The devices of a plan in the order in which programs with degrees number them: members of a
-    team first, then replicas, then stages."""
-    return tuple(dict.fromkeys(device for part in plan.parts for device in part.devices))
+    team first, then replicas, then stages; `is_spread`: stages, then replicas."""
+    parts = plan.parts
+    if is_spread:
+        replicas = range(parts[0].num_replicas)
+        teams = [part.teams()[replica] for replica in replicas for part in parts]
+        return tuple(dict.fromkeys(device for team in teams for device in team))
+    return tuple(dict.fromkeys(device for part in parts for device in part.devices))
 
 
 def find_runs(places: Sequence[Place]) -> tuple[tuple[Place, ...], ...]:

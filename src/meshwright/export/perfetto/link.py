@@ -91,7 +91,7 @@ def assign_lanes(starts: list[int], finishes: list[int]) -> list[int]:
 def link_rates(
     timeline: Timeline, links: Mapping[int, int]
 ) -> Iterator[tuple[int, Floats, Floats]]:
-    """Each used link's rate over time, as `Timeline.link_use` has it, for all links at once."""
+    """Each used link's rate over time: from each moment on so many bytes a second."""
     if timeline.log is None:
         return
     changes: dict[int, list[tuple[Longs, Floats]]] = {}

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwright.errors import InputError
 from meshwright.export.exported import Exported, text_writer
-from meshwright.export.launch.file import FOLDER, write_launch
+from meshwright.export.launch.file import START, python_start, write_launch
 from meshwright.export.pytorch.division import Layers, TensorCut, cut_tensors, find_inner
 from meshwright.export.pytorch.fill import fill_template
 from meshwright.export.pytorch.layout import TARGET, Layout, lay_out
@@ -67,12 +67,12 @@ def write_script(request: Request, plan: Plan) -> Exported:
         _flags(graph, layout, layers, built),
         _values(graph, name, plan, layout, layers, cut, built),
     )
-    launch = write_launch(name, request.cluster, plan, layout.devices, [SCRIPT_FILE])
+    launch = write_launch(name, request.cluster, plan, layout.devices, python_start(SCRIPT_FILE))
     return Exported(
         files={SCRIPT_FILE: text_writer(text), **launch},
         left_out=tuple(notes),
         plan=_followed(followed, is_layered=layout.num_inner > 0),
-        start=("# on every host, by its name in the plan:", f"bash {FOLDER}/torchrun.sh HOST"),
+        start=START,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Longs
+from meshwright.array import Longs, places_in
 from meshwright.graph.architecture.tape import StepTape
 from meshwright.graph.column import OP_SIZES
 
@@ -150,8 +150,7 @@ def _copy_groups(group: Longs, ops: _Copies) -> npt.NDArray[np.int32]:
     key = np.where(before >= 0, key, -1)
     found, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     first = np.where(found < 0, -1, first)  # those without a group come first, as number -1
-    rank = np.empty(len(found), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(found))
+    rank = places_in(np.argsort(first), len(found), np.int64)
     return (rank[inverse] - int(found[0] < 0)).astype(np.int32)
 
 

@@ -179,16 +179,9 @@ class StepTape:
         makes = makes or (reads[0].elements, reads[0].type)
         return self.run(module, name, reads, [makes], **more)[0]
 
-    def make_plain(
-        self,
-        module: str,
-        name: str,
-        reads: Sequence[Value],
-        makes: tuple[int, Type] | None = None,
-        **more: Any,
-    ) -> Value:
+    def make_plain(self, *given: Any, **more: Any) -> Value:
         """Likewise of a forward kernel that has no gradient."""
-        return self.make(module, name, reads, makes, plain=True, **more)
+        return self.make(*given, plain=True, **more)
 
     def repeat(
         self, stem: str, layers: int, layer: Callable[[str, Value], Value], x: Value

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Bools, Floats, Ints
+from meshwright.array import Bools, Floats, Ints, places_in
 from meshwright.compiled import Array, Int, compiled
 from meshwright.graph.column import OP_LINES, OP_SIZES, TENSOR_STEEP, Phase, Split
 from meshwright.graph.graph import Adjacency, Graph
@@ -65,8 +65,7 @@ class Coarsening:
         Topological for the fine graph where `coarse_order` is so for the coarse one.
         """
         order = np.asarray(coarse_order)
-        place = np.empty(self.graph.num_ops, dtype=np.int64)
-        place[order] = np.arange(self.graph.num_ops)
+        place = places_in(order, self.graph.num_ops, np.int64)
         return np.argsort(place[self.coarse_of], kind="stable").astype(np.int32)
 
     def add_up(self, values: Floats) -> Floats:

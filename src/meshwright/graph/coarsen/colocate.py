@@ -39,8 +39,8 @@ from meshwright.kernel.root import roots_of
 def coarsen_quickp(
     graph: Graph,
     seconds: Floats,
-    seconds_per_byte: float,
     *,
+    seconds_per_byte: float,
     rule: str = "percentile",
     max_share: float | None = None,
 ) -> Coarsening:

@@ -35,12 +35,7 @@ from meshwright.graph.graph import Graph
 
 
 def fuse_ops(
-    graph: Graph,
-    seconds: Floats,
-    seconds_per_byte: float = 0.0,  # noqa: ARG001 - all schemes are called alike
-    *,
-    alpha: float | None = None,
-    max_share: float | None = None,
+    graph: Graph, seconds: Floats, *, alpha: float | None = None, max_share: float | None = None
 ) -> Coarsening:
     """Fuse until nothing fuses any more.
 

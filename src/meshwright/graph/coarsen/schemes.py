@@ -1,10 +1,9 @@
 """The coarsening schemes that QuickP is compared with, each one function with the same arguments.
 
-`graph`, `seconds` (the delay of each op), `seconds_per_byte` (1 / b), and as keywords what the
-scheme needs. Ops that share state stay on one device in all of them; where ops of two such groups
-are merged, the groups unite. Schemes that only say what shares a device (Spotlight, METIS) make
-groups, and merge inside a group along links as far as no cycle comes of it, since what shares a
-device runs there one by one anyway.
+`graph`, `seconds` (the delay of each op), and as keywords what the scheme needs. Ops that share
+state stay on one device in all of them; where ops of two such groups are merged, the groups unite.
+Schemes that only say what shares a device (Spotlight, METIS) make groups, and merge inside a group
+along links as far as no cycle comes of it, since what shares a device runs there one by one anyway.
 """
 
 import re
@@ -26,24 +25,14 @@ from meshwright.graph.merge import sum_by
 from meshwright.kernel.heap import VERSIONED, pop, push
 
 
-def coarsen_colocrl(
-    graph: Graph,
-    seconds: Floats,
-    seconds_per_byte: float = 0.0,  # noqa: ARG001 - all schemes are called alike
-) -> Coarsening:
+def coarsen_colocrl(graph: Graph, seconds: Floats) -> Coarsening:
     """ColocRL (Mirhoseini et al., ICML 2017): an op with one reader joins it, recursively."""
     web = Web.of(graph, seconds)
     follow_only_reader(web)
     return contract(graph, web.label(), seconds={ANY_TYPE: seconds})
 
 
-def coarsen_placeto(
-    graph: Graph,
-    seconds: Floats,
-    seconds_per_byte: float = 0.0,  # noqa: ARG001 - all schemes are called alike
-    *,
-    num_ops: int,
-) -> Coarsening:
+def coarsen_placeto(graph: Graph, seconds: Floats, *, num_ops: int) -> Coarsening:
     """Placeto (Addanki et al., NeurIPS 2019): the cheapest merges into a successor until N remain.
 
     Into the successor that comes first: no other path leads to that one, so no cycle arises. An op
@@ -100,13 +89,7 @@ def _merge_cheapest(web: WebArrays, heap: Array, version: Array, num_ops: Int) -
         count += 1
 
 
-def coarsen_spotlight(
-    graph: Graph,
-    seconds: Floats,
-    seconds_per_byte: float = 0.0,  # noqa: ARG001 - all schemes are called alike
-    *,
-    num_levels: int = 2,
-) -> Coarsening:
+def coarsen_spotlight(graph: Graph, seconds: Floats, *, num_levels: int = 2) -> Coarsening:
     """Spotlight (Gao, Chen, Li, ICML 2018): ops whose names begin with the same two levels.
 
     Levels end at "/" or ".", of the module's path or, where there is none, of the op's name.
@@ -121,14 +104,7 @@ def coarsen_spotlight(
     return merge_groups(graph, seconds, group)
 
 
-def coarsen_metis(
-    graph: Graph,
-    seconds: Floats,
-    seconds_per_byte: float = 0.0,  # noqa: ARG001 - all schemes are called alike
-    *,
-    num_groups: int,
-    seed: int = 0,
-) -> Coarsening:
+def coarsen_metis(graph: Graph, seconds: Floats, *, num_groups: int, seed: int = 0) -> Coarsening:
     """METIS's partition of the ops into `num_groups` groups."""
     _check_count("num_groups", num_groups)
     group = partition_web(Web.of(graph, seconds), num_groups, seed)
@@ -138,13 +114,14 @@ def coarsen_metis(
 def coarsen_parmesan(
     graph: Graph,
     seconds: Floats,
-    seconds_per_byte: float,
     *,
+    seconds_per_byte: float,
     num_clusters: int,
     weight: float = 1.0,
     memory_bytes: float = np.inf,
 ) -> Coarsening:
-    """Parmesan's clustering (see `parmesan`) until `num_clusters` are left; `weight`: its alpha.
+    """Parmesan's clustering (see `parmesan`) until `num_clusters` are left; `weight`: its alpha,
+    `seconds_per_byte`: 1 / b.
 
     What shares a device by it holds `memory_bytes` at most: state, what is saved, and outputs that
     backward ops read.

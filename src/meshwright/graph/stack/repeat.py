@@ -6,6 +6,7 @@ Looks at kinds and sizes only. Layers that alternate come out as one layer of bo
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import places_in
 from meshwright.graph.graph import Floats, Graph, Ints, Phase
 from meshwright.graph.stack.name import Numbering
 
@@ -90,8 +91,7 @@ def _offset(graph: Graph, forward: Ints, start: int, period: int) -> int:
 
 def _spans(graph: Graph, forward: Ints) -> tuple[Floats, Ints, Ints]:
     """Tensors of forward: bytes, places of the ops that make them and of the last readers."""
-    place = np.full(graph.num_ops, -1, dtype=np.int32)
-    place[forward] = np.arange(len(forward), dtype=np.int32)
+    place = places_in(forward, graph.num_ops, np.int32)
     last = np.full(graph.num_tensors, -1, dtype=np.int32)
     np.maximum.at(last, graph.use_tensor, place[graph.use_op])
     born = place[graph.tensor_source]

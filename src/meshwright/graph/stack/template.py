@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import places_in
 from meshwright.graph.column import OP_CODES, OP_SIZES, OP_TEXTS
 from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase, Split
 from meshwright.graph.stack.chain import LayerChain
@@ -97,11 +98,9 @@ def _tied_updates(graph: Graph, inside: Bools) -> tuple[Ints, Ints]:
 def key_of(graph: Graph, chain: LayerChain, part: Excerpt) -> Hashable:
     """Equal for layers that are alike op by op and tensor by tensor."""
     ops = part.ops
-    place = np.full(graph.num_ops, -1, dtype=np.int64)
-    place[ops] = np.arange(len(ops))
+    place = places_in(ops, graph.num_ops, np.int64)
     tensors = np.concatenate((part.entering, part.own))
-    number = np.full(graph.num_tensors, -1, dtype=np.int64)
-    number[tensors] = np.arange(len(tensors))
+    number = places_in(tensors, graph.num_tensors, np.int64)
     uses = (number[graph.use_tensor] >= 0) & (place[graph.use_op] >= 0)
     use_tensor, use_op = number[graph.use_tensor[uses]], place[graph.use_op[uses]]
     order = np.lexsort((use_op, use_tensor))
@@ -143,8 +142,7 @@ def make_template(
     place = np.full(graph.num_ops, -1, dtype=np.int32)
     place[ops] = np.arange(len(ops), dtype=np.int32) + num_entering
     tensors = np.concatenate((part.entering, part.own))
-    number = np.full(graph.num_tensors, -1, dtype=np.int32)
-    number[tensors] = np.arange(len(tensors), dtype=np.int32)
+    number = places_in(tensors, graph.num_tensors, np.int32)
     columns: dict[str, Any] = _op_columns(graph, part, ops, place)
     source = np.concatenate(
         (np.arange(num_entering, dtype=np.int32), place[graph.tensor_source[part.own]])

@@ -19,7 +19,7 @@ from types import FrameType
 import msgspec
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.errors import InputError, quoted, some
+from meshwright.errors import InputError, os_errors, quoted, some
 from meshwright.files import decode_json, read_bytes, write_bytes
 from meshwright.network.script import Kind
 from meshwright.network.testbed.command import Command
@@ -269,11 +269,9 @@ def _write_state(folder: Path, state: _TestbedState) -> None:
 @contextmanager
 def _locked(folder: Path, name: str) -> Iterator[None]:
     """Within this no other process builds or removes a testbed."""
-    try:
+    with os_errors(f"{folder}: cannot be used"):
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be used ({error.strerror or error})") from None
     try:
         deadline = time.monotonic() + LOCK_SECONDS
         while True:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import places_in
 from meshwright.graph.column import OP_CODES, OP_SIZES, OP_STEEP, OP_TEXTS
 from meshwright.graph.graph import Floats, Graph, Ints, Split
 from meshwright.graph.stack.stack import ProductCut, Role
@@ -172,8 +173,7 @@ class Rewrite:
     def done(self) -> Expansion:
         """The new expansion, its ops in the order of their places."""
         order = sorted(range(self.num_ops), key=lambda op: (self.place[op], op))
-        number = np.empty(self.num_ops, dtype=np.int32)
-        number[order] = np.arange(self.num_ops, dtype=np.int32)
+        number = places_in(order, self.num_ops, np.int32)
         by_source = sorted(
             range(len(self.tensors)), key=lambda t: (number[self.tensors[t]["source"]], t)
         )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.array import Ints, Longs
+from meshwright.array import Ints, Longs, places_in
 from meshwright.compiled import Array, Float, Int, compiled, inlined
 from meshwright.search.instance import Instance, StepArrays
 from meshwright.search.order.list_schedule import move_seconds
@@ -94,8 +94,7 @@ class OrderDecoder:
     def start_order(self) -> Ints:
         """The ops by start in what was decoded last: what devices run, in a topological order."""
         ops = self.ops[:-1]
-        place = np.empty(len(ops), np.int32)
-        place[self.order] = np.arange(len(ops), dtype=np.int32)
+        place = places_in(self.order, len(ops), np.int32)
         # An op of no time may start with the next one on its device: it finishes first.
         sorted_ops: Longs = np.lexsort((place, ops["finish"], ops["start"]))
         return sorted_ops.astype(np.int32)

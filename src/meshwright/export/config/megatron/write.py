@@ -11,6 +11,7 @@ from meshwright.export.config.model import find_model
 from meshwright.export.config.read_back import as_exported
 from meshwright.export.config.setup import Setup
 from meshwright.export.exported import Exported
+from meshwright.export.launch.file import Start
 from meshwright.graph.architecture.shape import Shape
 from meshwright.plan.part import Keys, Recompute, ScheduleKind
 from meshwright.plan.plan import Plan
@@ -36,6 +37,13 @@ class Section:
     lines: Sequence[str]
 
 
+_START = Start(
+    agent=f'TORCHRUN="{{options}}" bash {SCRIPT_FILE}',
+    rank=f"env START=python bash {SCRIPT_FILE}",
+    pod=("bash", SCRIPT_FILE),
+)
+
+
 def write_megatron(request: Request, plan: Plan) -> Exported:
     """A script with the arguments, which starts Megatron-LM with them."""
     described = describe_plan(request, plan, "megatron")
@@ -50,9 +58,8 @@ def write_megatron(request: Request, plan: Plan) -> Exported:
         {SCRIPT_FILE: text},
         left_out,
         read_words_of(text, SCRIPT_FILE),
-        ("# on every host, with torchrun's own options in front:",
-         f"TORCHRUN='--nproc-per-node 8' bash {SCRIPT_FILE}"),
-    )  # fmt: skip
+        _START,
+    )
 
 
 def narrow(setup: Setup) -> tuple[Setup, list[str]]:
@@ -113,7 +120,8 @@ def write_script(setup: Setup, shape: Shape | None) -> str:
     lines += [
         "# What is missing here (data, tokenizer, checkpoints) goes behind the script's name.",
         *_environment(setup),
-        f'exec torchrun ${{TORCHRUN:-}} pretrain_gpt.py {arrays} "$@"',
+        "# A rank that is told which it is by variables is started by START=python.",
+        f'exec ${{START:-torchrun}} ${{TORCHRUN:-}} pretrain_gpt.py {arrays} "$@"',
     ]
     return "\n".join(lines) + "\n"
 

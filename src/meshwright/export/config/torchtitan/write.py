@@ -18,6 +18,7 @@ from meshwright.export.config.torchtitan.model import MODULE, find_flavour
 from meshwright.export.config.torchtitan.read import read_module
 from meshwright.export.config.torchtitan.schedule import SCHEDULES
 from meshwright.export.exported import Exported
+from meshwright.export.launch.file import Start
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_tokens
 from meshwright.plan.part import Keys, Recompute
@@ -28,6 +29,12 @@ RELEASE_FILE, MAIN_FILE, TOML_FILE = (
     "torchtitan_0_3.py", "torchtitan_main.py", "torchtitan.toml",
 )  # fmt: skip
 FUNCTION = "train"
+_TRAIN = f"-m torchtitan.train --module {RELEASE_FILE[:-3]} --config {FUNCTION}"
+_START = Start(
+    agent=f"PYTHONPATH=. torchrun {{options}} {_TRAIN}",
+    rank=f"env PYTHONPATH=. python {_TRAIN}",
+    pod=("env", "PYTHONPATH=.", "torchrun", *_TRAIN.split()),
+)
 
 
 def write_torchtitan(request: Request, plan: Plan) -> Exported:
@@ -56,9 +63,9 @@ def write_torchtitan(request: Request, plan: Plan) -> Exported:
         },
         [*described.left_out, *more],
         read_module(module, RELEASE_FILE),
-        (f"# {MAIN_FILE} in its place for torchtitan's main branch:",
-         f"PYTHONPATH=. MODULE={RELEASE_FILE[:-3]} CONFIG={FUNCTION} ./run_train.sh"),
-    )  # fmt: skip
+        _START,
+        [f"# with {MAIN_FILE} in place of {RELEASE_FILE} for torchtitan's main branch"],
+    )
 
 
 def _tokens(graph: Graph) -> int:

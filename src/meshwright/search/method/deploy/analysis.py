@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.array import freeze_arrays, marked, sum_by, sum_rows
+from meshwright.array import freeze_arrays, marked, places_in, sum_by, sum_rows
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
 from meshwright.graph.coarsen.partition import cut_graph, gather_neighbours, scaled_weights
@@ -271,6 +271,4 @@ def _rank_groups(group: Ints, seconds: Floats) -> Ints:
     names, first, inverse = np.unique(group, return_index=True, return_inverse=True)
     total = np.bincount(inverse, weights=seconds, minlength=len(names))
     order = np.lexsort((first, -total))
-    rank = np.empty(len(names), dtype=np.int32)
-    rank[order] = np.arange(len(names), dtype=np.int32)
-    return rank[inverse]
+    return places_in(order, len(names), np.int32)[inverse]

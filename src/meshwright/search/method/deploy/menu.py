@@ -192,12 +192,9 @@ def _split_apart(cluster: Cluster, devices: list[int]) -> list[list[int]]:
 
 def _fastest_out(cluster: Cluster, devices: list[int]) -> float:
     """The bandwidth of the fastest pair with another host's first device; 0: there is none."""
-    here = cluster.devices[devices[0]].host
-    first: dict[str, int] = {}
-    for device, each in enumerate(cluster.devices):
-        if each.host != here:
-            first.setdefault(each.host, device)
-    others = list(first.values())[:_MAX_OTHERS]
+    here = cluster.host_of[devices[0]]
+    firsts = [each[0] for host, each in enumerate(cluster.devices_of_host) if host != here]
+    others = firsts[:_MAX_OTHERS]
     return float(cluster.pair_table(devices[:1], others)[0].max()) if others else 0.0
 
 

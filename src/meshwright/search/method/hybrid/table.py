@@ -5,7 +5,6 @@ option gives a load (seconds a microbatch, with a share of what happens once a s
 microbatches that fit in memory at once; of the options that fit, the least load counts.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -332,7 +331,7 @@ def _beside_bytes(
     is_staged = size * frame.pods < len(prices.tiers.order)
     is_ring = team.context > 1 and team.keys is Keys.RING
     peers = team.expert - 1 + 2 * is_staged + 2 * is_ring
-    near = min(peers, max(Counter(each.host for each in cluster.devices).values()) - 1)
+    near = min(peers, max(map(len, cluster.devices_of_host)) - 1)
     held += near * PEER_BYTES + NETWORK_BYTES * (peers > near)
     kept = kept_bytes(min(sizes), CONTEXT_BYTES + np.array([0.0, held]))
     return float(kept[1] - kept[0])

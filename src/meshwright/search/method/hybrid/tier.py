@@ -340,10 +340,9 @@ def find_tiers(cluster: Cluster) -> Tiers:
 def _has_even_hosts(cluster: Cluster) -> bool:
     """Whether hosts have as many devices each, all pairs of which are alike: direct links of a few
     are not, nor are hosts of different types."""
-    members = group_values((device.host, k) for k, device in enumerate(cluster.devices))
-    if len({len(each) for each in members.values()}) > 1:
+    hosts = cluster.devices_of_host
+    if len(set(map(len, hosts))) > 1:
         return False
-    hosts = list(members.values())
     if len(hosts[0]) == 1:
         return True
     found = []

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Floats, Ints, marked, sum_by
+from meshwright.array import Floats, Ints, marked, places_in, sum_by
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.plan import Plan, ScheduleKind
@@ -76,8 +76,7 @@ def find_anchors(graph: Graph) -> tuple[Ints, int]:
     forward = np.flatnonzero(graph.phase == Phase.FORWARD)
     if not len(forward):
         return np.zeros(graph.num_ops, dtype=np.int32), 1
-    anchor = np.full(graph.num_ops, -1, dtype=np.int32)
-    anchor[forward] = np.arange(len(forward), dtype=np.int32)
+    anchor = places_in(forward, graph.num_ops, np.int32)
     of_group: dict[int, int] = {}
     for op in forward[graph.group[forward] >= 0].tolist():
         of_group.setdefault(int(graph.group[op]), int(anchor[op]))

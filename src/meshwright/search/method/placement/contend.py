@@ -19,10 +19,8 @@ def contend(instance: Instance, plan: Plan, weight: float = 1.0) -> Instance | N
 
     By pairs of hosts, because the devices of a host share its ways out. None where nothing is slow.
     """
-    devices = instance.cluster.devices
-    number = {name: place for place, name in enumerate({each.host: None for each in devices})}
-    host = np.array([number[each.host] for each in devices])
-    slow = _slow_downs(instance, plan, host, len(number))
+    host = instance.cluster.host_of
+    slow = _slow_downs(instance, plan, host, len(instance.cluster.hosts))
     if slow.max(initial=1.0) < _SLOWED:
         return None
     return replace(instance, bandwidth=instance.bandwidth / slow[np.ix_(host, host)] ** weight)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshwright.array import Floats, Ints, sum_by, sum_rows
+from meshwright.array import Floats, Ints, places_in, sum_by, sum_rows
 from meshwright.compiled import Array, Float, Int, compiled, inlined
 from meshwright.kernel.heap import ENTRY, pop, push
 from meshwright.kernel.root import find_root
@@ -96,8 +96,7 @@ class CoarseLevel:
 
     def expand_order(self, order: Ints) -> Ints:
         """An order of the ops below, with merged ops in the place of the op that they became."""
-        rank = np.empty(len(order), dtype=np.int64)
-        rank[order] = np.arange(len(order))
+        rank = places_in(order, len(order), np.int64)
         return np.lexsort((self.place, rank[self.op_of])).astype(np.int32)
 
 
@@ -154,9 +153,7 @@ def _unite(
     )  # fmt: skip
     _match(state, cap * float(size.sum()), room, int(np.ceil((1 - _SHRINK) * num_units)))
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), np.int32)
-    rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
-    return rank[inverse]
+    return places_in(np.argsort(first), len(first), np.int32)[inverse]
 
 
 @compiled

@@ -49,8 +49,8 @@ from meshwright.search.order.heft import schedule_heft
 from meshwright.search.order.list_schedule import order_seconds
 from meshwright.search.problem import Problem
 
-Scheme = Callable[[Graph, Floats, float], Coarsening]
-"""Graph, delay of each op, seconds a byte -> coarse graph."""
+Scheme = Callable[[Graph, Floats], Coarsening]
+"""Graph, delay of each op -> coarse graph."""
 
 _ONE_GROUP = (
     "the co-location ended in one group, so that no other plan than one device's was possible; "
@@ -71,8 +71,8 @@ def quickp(problem: Problem, attempt: Attempt, *, scheme: Scheme | None = None) 
         attempt.refuse(reason)
         return
     scope, statistics = problem.scope_of(QuickpScope), attempt.statistics
-    coarsen = scheme or find_scheme(scope, problem.seed)
-    coarsening = coarsen(_timed(instance), *reference_delays(instance))
+    coarsen = scheme or find_scheme(scope, instance, problem.seed)
+    coarsening = coarsen(_timed(instance), mean_device_seconds(instance))
     coarse = make_instance(coarsening.graph, problem.cluster)
     statistics |= {
         "ops": float(graph.num_ops),
@@ -106,27 +106,27 @@ def quickp(problem: Problem, attempt: Attempt, *, scheme: Scheme | None = None) 
         attempt.notes = (_ONE_GROUP,)
 
 
-def find_scheme(scope: QuickpScope, seed: int = 0) -> Scheme:
-    """The coarsening of a scope."""
+def find_scheme(scope: QuickpScope, instance: Instance, seed: int = 0) -> Scheme:
+    """The coarsening of a scope, which prices a byte by the mean over pairs of devices."""
     groups = scope.groups or GROUPS
+    _, per_byte = mean_transfer(instance)
     schemes: dict[Coarsener, Scheme] = {
         Coarsener.QUICKP: partial(
-            coarsen_quickp, rule=scope.rule or ThresholdRule.PERCENTILE, max_share=scope.max_share
+            coarsen_quickp,
+            seconds_per_byte=per_byte,
+            rule=scope.rule or ThresholdRule.PERCENTILE,
+            max_share=scope.max_share,
         ),
         Coarsener.FUSION: partial(fuse_ops, max_share=scope.max_share),
         Coarsener.COLOCRL: coarsen_colocrl,
         Coarsener.PLACETO: partial(coarsen_placeto, num_ops=groups),
         Coarsener.SPOTLIGHT: coarsen_spotlight,
         Coarsener.METIS: partial(coarsen_metis, num_groups=groups, seed=seed),
-        Coarsener.PARMESAN: partial(coarsen_parmesan, num_clusters=groups),
+        Coarsener.PARMESAN: partial(
+            coarsen_parmesan, seconds_per_byte=per_byte, num_clusters=groups
+        ),
     }
     return schemes[scope.scheme]
-
-
-def reference_delays(instance: Instance) -> tuple[Floats, float]:
-    """Seconds of each op, mean over devices that can run it; seconds a byte, mean over pairs."""
-    _, per_byte = mean_transfer(instance)
-    return mean_device_seconds(instance), per_byte
 
 
 def _timed(instance: Instance) -> Graph:

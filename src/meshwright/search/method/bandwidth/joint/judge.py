@@ -175,7 +175,7 @@ class Judge:
         )
 
     def _rates_of(self, plan: Plan) -> Floats:
-        number = {host: place for place, host in enumerate(self.instance.cluster.hosts)}
+        number = self.instance.cluster.host_index
         rates = np.zeros_like(self.space.most)
         for each in plan.allocations:
             rates[number[each.source], number[each.target]] = each.bytes_per_second

@@ -32,9 +32,8 @@ from meshwright.search.method.bandwidth.rate.traffic import (
     list_traffic,
     pairs_of_collectives,
 )
-from meshwright.simulate.engine import run_tasks
-from meshwright.simulate.simulate import run_program
-from meshwright.simulate.tasks import EngineInput, network_arrays, prepare_engine
+from meshwright.simulate.simulate import run_engine
+from meshwright.simulate.tasks import EngineInput
 
 FLOOR = 3e-4
 """The part of every link that all pairs of hosts in use share alike, so that none has nothing: it
@@ -127,16 +126,9 @@ def talks_within_ops(cluster: Cluster, plan: Plan) -> bool:
 
 
 def _run(program: Program, cluster: Cluster, sharing: str) -> _SimulatedRun:
-    engine = prepare_engine(program, cluster, sharing)
-    tasks = engine.tasks
-    done, _ = run_tasks(
-        tasks, engine.following, engine.streams, engine.flow_bytes,
-        network_arrays(engine.network, tasks),
-    )  # fmt: skip
-    if done < len(tasks) - 1:
-        run_program(program, cluster, sharing=sharing)  # which says what waits for what
+    engine, _ = run_engine(program, cluster, sharing)
     launch = float(program.host_seconds.max(initial=0.0))
-    seconds = max(float(tasks["finish"][:-1].max(initial=0.0)), launch)
+    seconds = max(float(engine.tasks["finish"][:-1].max(initial=0.0)), launch)
     return _SimulatedRun(program=program, engine=engine, seconds=seconds)
 
 

@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from meshwright.array import Floats, Longs, Records
+from meshwright.array import Floats, Longs, Records, places_in
 from meshwright.kernel.row import follow_lines
 from meshwright.search.method.bandwidth.rate.precedence import ARC, Precedence, make_precedence
 from meshwright.search.method.bandwidth.rate.traffic import Kinship, TrafficRound
@@ -89,8 +89,7 @@ def _turns(tasks: Records, edges: Edges) -> Longs:
             break
         np.maximum.at(level, target[late], level[source[late]] + 1)
     order = np.lexsort((level, tasks["finish"], tasks["start"]))
-    turn = np.empty(len(tasks), dtype=np.int64)
-    turn[order] = np.arange(len(tasks))
+    turn = places_in(order, len(tasks), np.int64)
     if (turn[edges[0]] > turn[edges[1]]).any():
         # Moments that are one to the simulator may differ in the last bits.
         turn[_sorted(turn, edges)] = np.arange(len(tasks))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.array import Floats
+from meshwright.array import Floats, places_in
 from meshwright.search.method.bandwidth.rate.master import (
     Master,
     Point,
@@ -246,8 +246,7 @@ class _PathSearch:
 def _picked(precedence: Precedence, used: np.ndarray) -> Precedence:
     """With the pairs in use only, numbered anew."""
     arcs = precedence.arcs.copy()
-    place = np.full(precedence.num_pairs + 1, -1, np.int32)
-    place[used] = np.arange(len(used), dtype=np.int32)
+    place = places_in(used, precedence.num_pairs + 1, np.int32)
     arcs["pair"] = place[arcs["pair"]]
     return Precedence(arcs=arcs, first_in=precedence.first_in, num_pairs=len(used))
 

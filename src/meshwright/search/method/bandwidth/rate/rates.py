@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Floats, Ints, Longs
+from meshwright.array import Floats, Ints, Longs, places_in
 from meshwright.cluster.cluster import Cluster
 from meshwright.kernel.row import follow_lines
 from meshwright.search.instance import Instance
@@ -35,18 +35,16 @@ class HostPairs:
 
 def find_host_pairs(cluster: Cluster) -> HostPairs:
     """All pairs of hosts of a cluster that have a way."""
-    place = {host: number for number, host in enumerate(cluster.hosts)}
-    host_of = np.array([place[device.host] for device in cluster.devices], dtype=np.int64)
     pairs = tuple(pair for pair, ways in sorted(cluster.ways.links.items()) if ways)
-    number = np.full((len(place), len(place)), -1, dtype=np.int64)
+    number = np.full((len(cluster.hosts), len(cluster.hosts)), -1, dtype=np.int64)
     for k, pair in enumerate(pairs):
         number[pair] = k
     return HostPairs(
         pairs=pairs,
         number=number,
         room=make_room(cluster, [{pair: 1.0} for pair in pairs]),
-        host_of=host_of,
-        own_bytes_per_second=_own_rates(cluster, host_of, number),
+        host_of=cluster.host_of,
+        own_bytes_per_second=_own_rates(cluster, number),
     )
 
 
@@ -57,8 +55,7 @@ def place_precedence(
     num_ops = instance.num_ops
     order = np.asarray(order, dtype=np.int64)
     device_of = np.asarray(device_of_op, dtype=np.int64)
-    position = np.empty(num_ops, dtype=np.int64)
-    position[order] = np.arange(num_ops)
+    position = places_in(order, num_ops, np.int64)
     # Of each op the arc from the one before it on its device, then those of what it reads.
     begin, count = instance.in_start[order].astype(np.int64), np.diff(instance.in_start)[order]
     first = np.zeros(num_ops + 2, np.int32)
@@ -102,10 +99,10 @@ def _set_reads(
     arcs["least"][places] = np.where(between, size / hosts.own_bytes_per_second[here, there], 0.0)
 
 
-def _own_rates(cluster: Cluster, host_of: Longs, number: Longs) -> Floats:
+def _own_rates(cluster: Cluster, number: Longs) -> Floats:
     """Of each pair of devices what the links of its route carry that are not between its hosts."""
     rates = np.full((cluster.num_devices, cluster.num_devices), np.inf)
-    ends = np.argwhere(number[host_of[:, None], host_of] >= 0)
+    ends = np.argwhere(number[cluster.host_of[:, None], cluster.host_of] >= 0)
     if not len(ends):
         return rates
     routes = cluster.routes_between(ends[:, 0], ends[:, 1])

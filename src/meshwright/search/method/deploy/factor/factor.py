@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
+import numpy as np
+
 from meshwright.cluster.cluster import Cluster
-from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.kernel.disjoint import DisjointSets
 from meshwright.kernel.row import group_values
@@ -46,51 +47,28 @@ class Factor:
     solve_seconds: float = field(compare=False)
 
 
-def find_factors(
-    graph: Graph,
-    cluster: Cluster,
-    devices: Sequence[int],
-    shares: Sequence[float] = (),
-    *,
-    gradients: Collection[int] | None = None,
-    within: Collection[int] | None = None,
-    compute_weight: float = 1.0,
-) -> tuple[Factor, ...]:
-    """The factors that gain, for replicas on these devices with these shares (empty: equal).
-
-    The programme is solved for all gradients at once, which is where several share what none could
-    afford alone. What it chooses is then taken apart gradient by gradient, as TAG solves it, the
-    one that saves most first: what pays for a large weight serves its bias, and other weights that
-    read the same, for nothing. What pays only together is one factor. (No gradient that gains alone
-    is missed: gains of sets of ops are supermodular, so the best set for one gradient lies in the
-    best set for all.)
-
-    `gradients`: the ops to consider, `within`: the ops that these replicas run; None: all.
-    `compute_weight`: what a second of compute counts for, against one on the network (TAG: 1).
-    """
-    if len(devices) < 2:
-        return ()
-    prices = price_factors(graph, cluster, devices, shares, within)
-    return _find_factors(graph, prices, _wanted(graph, prices, gradients), compute_weight)
-
-
-def _wanted(graph: Graph, prices: FactorPrices, gradients: Collection[int] | None) -> list[int]:
-    """The gradients to consider, the one that saves most first."""
-    ops = range(graph.num_ops) if gradients is None else gradients
-    for op in ops:
-        if not 0 <= op < graph.num_ops:
-            raise InputError(f"factors: a gradient must be an op of {graph.num_ops}, got {op}")
-    found = [op for op in ops if prices.saved[op] > 0]
-    return sorted(found, key=lambda op: (-prices.saved[op], op))
+def find_gradients(prices: FactorPrices) -> list[int]:
+    """The ops that save anything, the one that saves most first."""
+    return sorted(np.flatnonzero(prices.saved > 0).tolist(), key=lambda op: (-prices.saved[op], op))
 
 
 def _weigh(graph: Graph, prices: FactorPrices, compute_weight: float) -> Programme:
     return Programme(graph, replace(prices, duplicate=prices.duplicate * compute_weight))
 
 
-def _find_factors(
-    graph: Graph, prices: FactorPrices, wanted: Sequence[int], compute_weight: float
+def find_factors(
+    graph: Graph, prices: FactorPrices, wanted: Sequence[int], compute_weight: float = 1.0
 ) -> tuple[Factor, ...]:
+    """The factors that gain, of the gradients that are wanted, the one that saves most first.
+
+    The programme is solved for all gradients at once, which is where several share what none could
+    afford alone. What it chooses is then taken apart gradient by gradient, as TAG solves it: what
+    pays for a large weight serves its bias, and other weights that read the same, for nothing. What
+    pays only together is one factor. (No gradient that gains alone is missed: gains of sets of ops
+    are supermodular, so the best set for one gradient lies in the best set for all.)
+
+    `compute_weight`: what a second of compute counts for, against one on the network (TAG: 1).
+    """
     programme = _weigh(graph, prices, compute_weight)
     started = perf_counter()
     best = frozenset(programme.solve_all(wanted).ops)
@@ -174,7 +152,7 @@ def choose_duplicated(
     if len(devices) < 2:
         return frozenset()
     prices = price_factors(graph, cluster, devices, shares, within)
-    wanted = _wanted(graph, prices, None)
+    wanted = find_gradients(prices)
     timed: dict[frozenset[int], float] = {}
 
     def time(ops: frozenset[int]) -> float:
@@ -187,7 +165,7 @@ def choose_duplicated(
         for weight in COMPUTE_WEIGHTS
     }
     best = min(COMPUTE_WEIGHTS, key=lambda weight: time(sets[weight]))
-    apply_factors(time, _find_factors(graph, prices, wanted, best))
+    apply_factors(time, find_factors(graph, prices, wanted, best))
     return min(timed, key=lambda ops: (timed[ops], len(ops), sorted(ops)))
 
 

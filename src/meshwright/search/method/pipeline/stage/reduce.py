@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.array import Ints
+from meshwright.array import Ints, places_in
 from meshwright.search.method.pipeline.stage.cycle import number_components
 from meshwright.search.method.pipeline.stage.lattice import predecessors
 from meshwright.search.method.pipeline.stage.problem import SplitProblem, make_problem
@@ -179,8 +179,7 @@ class _Work:
         number_of = {node: rank[place[node]] for node in old}
         order = sorted(old, key=lambda node: number_of[node])
         wires = {pins: cost for node in old for pins, cost in self._wires[node].items()}
-        node_of = np.full(self._problem.num_nodes, -1, dtype=np.int32)
-        node_of[order] = np.arange(len(order), dtype=np.int32)
+        node_of = places_in(order, self._problem.num_nodes, np.int32)
         kinds = [
             replace(kind, seconds=self._seconds[number, order])
             for number, kind in enumerate(self._problem.kinds)

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Floats, Ints, places_in
 from meshwright.search.method.pipeline.stage.downset import Rise, Stages
 from meshwright.search.method.pipeline.stage.lattice import find_lattice, predecessors, successors
 from meshwright.search.method.pipeline.stage.problem import SplitProblem, make_problem
@@ -163,8 +163,7 @@ class BorderWindows:
     def _narrow(self, order: Sequence[int], windows: Sequence[tuple[int, int]]) -> SplitProblem:
         """The problem with its nodes numbered by an order and in line, but for windows."""
         problem, nodes = self._problem, np.array(order, dtype=np.int64)
-        place = np.empty(len(order), dtype=np.int32)
-        place[nodes] = np.arange(len(order), dtype=np.int32)
+        place = places_in(nodes, len(order), np.int32)
         edges = sorted(self._line_edges(order, windows))
         return replace(
             problem,

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Floats, Ints, Longs
-from meshwright.kernel.row import follow_lines, group_values
+from meshwright.kernel.row import follow_lines
 from meshwright.search.instance import Instance
 
 Bits = npt.NDArray[np.uint64]
@@ -73,10 +73,8 @@ def device_swaps(
     instance: Instance, limits: Floats
 ) -> Iterator[tuple[list[int], list[int], Longs]]:
     """Swaps of two devices, or of two hosts, that change nothing: low, high, the permutation."""
-    devices = enumerate(instance.cluster.devices)
-    hosts = group_values((device.host, number) for number, device in devices)
     blocks = [[device] for device in range(instance.num_devices)]
-    blocks += [block for block in hosts.values() if len(block) > 1]
+    blocks += [list(host) for host in instance.cluster.devices_of_host if len(host) > 1]
     for place, low in enumerate(blocks):
         for high in blocks[place + 1 :]:
             is_swap = len(low) == len(high) and not set(low) & set(high)
