@@ -290,17 +290,16 @@ def test_names_are_shown_and_not_obeyed(opened: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "width"),
-    few([("light", 1280), ("dark", 1280), ("light", 420), ("dark", 420)], ("dark", 1280)),
+    "look", few([("light", 1280), ("dark", 1280), ("light", 420), ("dark", 420)], ("dark", 1280))
 )
 def test_axe_finds_nothing_serious(
-    browser: "Browser", written: dict[str, Path], scheme: Any, width: int
+    browser: "Browser", written: dict[str, Path], look: tuple[Any, int]
 ) -> None:
     if find_spec("axe_playwright_python") is None:
         pytest.skip("needs the package axe-playwright-python")
     axe = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
     context = browser.new_context(
-        color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True
+        color_scheme=look[0], viewport={"width": look[1], "height": 900}, bypass_csp=True
     )
     page = context.new_page()
     page.goto(written["one"].as_uri())

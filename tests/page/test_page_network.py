@@ -5,6 +5,7 @@ import pytest
 from pages import Planned, pipeline, replicas
 
 import meshwright as mw
+from link_use import link_use
 from meshwright.page.network import draw_network
 from meshwright.page.strip import draw_strips
 from meshwright.plan.plan import place_ops
@@ -17,7 +18,7 @@ def test_links_are_as_busy_as_their_bytes_make_them(case: Planned) -> None:
     timeline = simulate(graph, cluster, plan, with_links=True)
     found = draw_network(cluster, timeline)
     for link, rate in enumerate(cluster.link_bytes_per_second.tolist()):
-        when, used = timeline.link_use(link)
+        when, used = link_use(timeline, link)
         moved = float((np.diff(np.append(when, timeline.device_seconds)) * used).sum())
         busy = moved / rate / timeline.step_seconds
         assert found.link_busy[link] == pytest.approx(busy, rel=1e-6, abs=1e-9)
