@@ -7,7 +7,7 @@ from measured_run import chain, hosts
 from meshwright.cluster.cluster import Cluster
 from meshwright.explain.explain import explain_plan
 from meshwright.graph.graph import Graph
-from meshwright.page.entry import Entry, make_entry
+from meshwright.page.entry import PageEntry, make_entry
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.moment import Moment
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind
@@ -119,13 +119,13 @@ def answered(
     return answer, timeline
 
 
-def entry_of(case: Planned, **more: Any) -> Entry:
+def entry_of(case: Planned, **more: Any) -> PageEntry:
     """The entry of a plan."""
     answer, timeline = answered(*case)
     return make_entry(case[0], case[1], answer, timeline=timeline, **more)
 
 
-def explained(entry: Entry) -> Entry:
+def explained(entry: PageEntry) -> PageEntry:
     """The same with some neighbouring plans."""
     assert entry.answer.request is not None
     found = explain_plan(entry.answer.request, entry.plan, simulations=4, rivals=2)

@@ -15,7 +15,7 @@ from pages import HOSTILE, answered, entry_of, explained, hostile, pipeline, rep
 
 from measured_run import run_of
 from meshwright.compared import Case
-from meshwright.page.entry import Entry, measured_entry
+from meshwright.page.entry import PageEntry, measured_entry
 from meshwright.page.write import write_page
 from meshwright.simulate.measured import measured_timeline
 from meshwright.simulate.simulate import simulate
@@ -54,7 +54,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         graph=graph, cluster=cluster, plan=plan, run=run, predicted=predicted,
         measured=measured_timeline(predicted.program, run),
     )  # fmt: skip
-    pages: dict[str, list[Entry]] = {
+    pages: dict[str, list[PageEntry]] = {
         "one": [explained(entry_of(case, commands=("meshwright run plan --model m",)))],
         "wide": [entry_of(replicas(12))],
         "several": [entry_of(case, name="first"), entry_of(replicas(), name="second")],

@@ -16,7 +16,7 @@ from test_page_pack import unpack
 
 from meshwright.explain.explain import explain_plan
 from meshwright.page.document import page_document
-from meshwright.page.entry import Entry, make_entry
+from meshwright.page.entry import PageEntry, make_entry
 from meshwright.page.html import SCRIPTS, STYLES, make_page
 from meshwright.page.pack import Blobs
 from meshwright.plan.answer import Answer, Stop
@@ -28,7 +28,7 @@ from meshwright.units import format_percent, format_seconds
 STATIC = Path(__file__).parents[2] / "src/meshwright/page/static"
 
 
-def described(entry: Entry) -> tuple[dict[str, Any], Blobs]:
+def described(entry: PageEntry) -> tuple[dict[str, Any], Blobs]:
     blobs = Blobs()
     document = page_document([entry], blobs)
     # As a browser reads it: what is not finite is no JSON.
@@ -192,7 +192,7 @@ class _Outline(HTMLParser):
         self.is_inside = False
 
 
-def outline(entry: Entry) -> _Outline:
+def outline(entry: PageEntry) -> _Outline:
     blobs = Blobs()
     document = page_document([entry], blobs)
     parsed = _Outline()

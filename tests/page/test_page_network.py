@@ -40,10 +40,10 @@ def test_nodes_stand_in_tiers() -> None:
 def test_links_between_two_nodes_are_one_line() -> None:
     graph, cluster, plan = pipeline()
     found = draw_network(cluster, simulate(graph, cluster, plan))
-    assert len(found.wires) == len(cluster.links) / 2
-    for wire in found.wires:
-        assert wire.count == (1, 1)
-        assert wire.bytes_per_second[0] == wire.bytes_per_second[1] > 0
+    assert len(found.cables) == len(cluster.links) / 2
+    for cable in found.cables:
+        assert cable.count == (1, 1)
+        assert cable.bytes_per_second[0] == cable.bytes_per_second[1] > 0
     one, other = (found.busiest_at(cluster)[device] for device in range(2))
     assert one == other == found.link_busy.max()
 
@@ -55,8 +55,8 @@ def test_a_strip_has_every_op_under_its_part() -> None:
     assert sum(strip.num_ops for strip in strips) == graph.num_ops
     forward = strips[0]
     # Two stages of two layers each.
-    assert [(piece.part, piece.first, piece.count) for piece in forward.pieces] == [
+    assert [(stretch.part, stretch.first, stretch.count) for stretch in forward.stretches] == [
         (0, 0, 2), (1, 2, 2),
     ]  # fmt: skip
-    assert forward.pieces[0].where == "embedding to layer 1"
+    assert forward.stretches[0].where == "embedding to layer 1"
     assert forward.is_whole

@@ -19,7 +19,7 @@ from meshwright.page.drawn import (
     part_table,
     path_table,
 )
-from meshwright.page.entry import NO_SEARCH, Entry
+from meshwright.page.entry import NO_SEARCH, PageEntry
 from meshwright.page.memory import KINDS, MemoryView, draw_memory
 from meshwright.page.network import NetworkView, draw_network
 from meshwright.page.pack import Blobs
@@ -46,7 +46,7 @@ _MOST_REST = 0.75
 _METHOD_SUFFIX = "_seconds"
 
 
-def page_document(entries: Sequence[Entry], blobs: Blobs) -> dict[str, Any]:
+def page_document(entries: Sequence[PageEntry], blobs: Blobs) -> dict[str, Any]:
     """The report of some plans; long columns are put into `blobs`."""
     return {
         "causes": [str(each) for each in CAUSES],
@@ -70,12 +70,12 @@ def page_document(entries: Sequence[Entry], blobs: Blobs) -> dict[str, Any]:
     }
 
 
-def entry_seconds(entry: Entry) -> float:
+def entry_seconds(entry: PageEntry) -> float:
     """The simulated step; infinity without a plan."""
     return inf if entry.timeline is None else entry.timeline.step_seconds
 
 
-def causes_of(entry: Entry) -> dict[str, float]:
+def causes_of(entry: PageEntry) -> dict[str, float]:
     """Seconds of the step by what they are spent on; they add up to it."""
     found: dict[str, float] = {}
     for each in entry.explanation.shares:
@@ -87,7 +87,7 @@ def _name(text: str) -> str:
     return printable(text, MAX_NAME)
 
 
-def _describe_entry(entry: Entry, blobs: Blobs) -> dict[str, Any]:
+def _describe_entry(entry: PageEntry, blobs: Blobs) -> dict[str, Any]:
     tables: dict[str, list[dict[str, Any]]] = {
         "why": [each.document for each in explanation_tables(entry.explanation)],
         "whatif": [] if entry.whatif is None else [whatif_table(entry.whatif).document],
@@ -123,7 +123,7 @@ def _describe_entry(entry: Entry, blobs: Blobs) -> dict[str, Any]:
     }
 
 
-def describe_summary(entry: Entry) -> dict[str, Any]:
+def describe_summary(entry: PageEntry) -> dict[str, Any]:
     """The first screen."""
     answer, graph, cluster = entry.answer, entry.graph, entry.cluster
     facts = [
@@ -157,7 +157,7 @@ def describe_summary(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _figures(entry: Entry) -> Iterator[tuple[str, str, str]]:
+def _figures(entry: PageEntry) -> Iterator[tuple[str, str, str]]:
     """The figures that people look for first: a name, a value, and what it means."""
     answer, timeline = entry.answer, entry.timeline
     if timeline is None:
@@ -204,7 +204,7 @@ def _figures(entry: Entry) -> Iterator[tuple[str, str, str]]:
         yield "MFU", format_percent(answer.hybrid.mfu), peak
 
 
-def _limits(entry: Entry) -> list[dict[str, Any]]:
+def _limits(entry: PageEntry) -> list[dict[str, Any]]:
     """What the step is spent on, the largest first, the small ones as one; where too much of it
     would be small, all places of a cause together."""
     step = entry.explanation.step_seconds or 1.0
@@ -319,7 +319,7 @@ def _describe_network(
     network: NetworkView, memory: MemoryView, cluster: Cluster, blobs: Blobs
 ) -> dict[str, Any]:
     full = memory.peak_bytes / np.maximum(memory.usable_bytes, 1.0)
-    wires = network.wires
+    cables = network.cables
     return {
         "nodes": blobs.add_texts([printable(each, MAX_NAME) for each in cluster.nodes]),
         "devices": cluster.num_devices,
@@ -332,9 +332,9 @@ def _describe_network(
         "calls": blobs.add_floats(network.device_calls),
         "full": blobs.add_floats(full),
         "link": blobs.add_floats(network.busiest_at(cluster)),
-        "wires": [
+        "cables": [
             [*each.ends, *each.count, *each.bytes_per_second, *(round(b, 6) for b in each.busy)]
-            for each in wires
+            for each in cables
         ],
     }
 
@@ -345,15 +345,15 @@ def _describe_strips(strips: Sequence[Strip], blobs: Blobs) -> list[dict[str, An
             "phase": each.phase,
             "ops": each.num_ops,
             "whole": each.is_whole,
-            "part": blobs.add_whole([piece.part for piece in each.pieces]),
-            "count": blobs.add_whole([piece.count for piece in each.pieces]),
-            "where": blobs.add_texts([_name(piece.where) for piece in each.pieces]),
+            "part": blobs.add_whole([stretch.part for stretch in each.stretches]),
+            "count": blobs.add_whole([stretch.count for stretch in each.stretches]),
+            "where": blobs.add_texts([_name(stretch.where) for stretch in each.stretches]),
         }
         for each in strips
     ]
 
 
-def plans_table(entries: Sequence[Entry]) -> PageTable:
+def plans_table(entries: Sequence[PageEntry]) -> PageTable:
     """The plans beside each other, a column a plan."""
     names = [entry.name for entry in entries]
     columns = [_column(entry) for entry in entries]
@@ -367,7 +367,7 @@ def plans_table(entries: Sequence[Entry]) -> PageTable:
     )
 
 
-def _column(entry: Entry) -> dict[str, str]:
+def _column(entry: PageEntry) -> dict[str, str]:
     """What is compared of a plan."""
     figures = {name: value for name, value, _ in _figures(entry)}
     plan: Plan | None = entry.plan

@@ -93,8 +93,8 @@ def part_table(graph: Graph, cluster: Cluster, plan: Plan, strips: Sequence[Stri
     """What each part holds, and where it runs."""
     where: dict[int, list[str]] = {}
     for strip in strips[:1]:
-        for piece in strip.pieces:
-            where.setdefault(piece.part, []).append(piece.where)
+        for stretch in strip.stretches:
+            where.setdefault(stretch.part, []).append(stretch.where)
     rows = []
     for number, part in enumerate(plan.parts):
         own = where.get(number, [])

@@ -28,7 +28,7 @@ _DRIFT = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Entry:
+class PageEntry:
     """One plan of a report, or why there is none."""
 
     name: str
@@ -62,12 +62,12 @@ def make_entry(
     explanation: Explanation | None = None,
     whatif: Mapping[str, Any] | None = None,
     commands: tuple[str, ...] = (),
-) -> Entry:
+) -> PageEntry:
     """The entry of an answer; what is not given is simulated, with no plan but the answer's."""
     request = answer.request or Request(graph=graph, cluster=cluster, method=answer.method)
     name = name or f"{graph.name} on {cluster.name}"
     if answer.plan is None:
-        return Entry(
+        return PageEntry(
             name=name,
             graph=graph,
             cluster=cluster,
@@ -95,7 +95,7 @@ def make_entry(
             rivals=0,
             timeline=timeline,
         )
-    return Entry(
+    return PageEntry(
         name=name,
         graph=graph,
         cluster=cluster,
@@ -120,7 +120,7 @@ def _remark_drift(answer: Answer, timeline: Timeline) -> tuple[str, ...]:
     )
 
 
-def measured_entry(case: Case, *, name: str, commands: tuple[str, ...] = ()) -> Entry:
+def measured_entry(case: Case, *, name: str, commands: tuple[str, ...] = ()) -> PageEntry:
     """The entry of a run: its prediction, and what was measured beside it."""
     graph, cluster, plan = case.graph, case.cluster, case.plan
     answer = Answer(

@@ -13,7 +13,7 @@ import numpy as np
 from meshwright.errors import InputError, printable
 from meshwright.page.bar import CAUSES, Bars, draw_bars
 from meshwright.page.document import causes_of, entry_seconds
-from meshwright.page.entry import Entry
+from meshwright.page.entry import PageEntry
 from meshwright.page.memory import KINDS, MemoryView, draw_memory
 from meshwright.page.network import draw_network
 from meshwright.page.strip import draw_strips
@@ -38,10 +38,10 @@ _COLUMNS = 2000
 _GIB = 2.0**30
 
 Figure = Any
-Draw = Callable[[Entry], Figure | None]
+Draw = Callable[[PageEntry], Figure | None]
 
 
-def write_figures(entries: Sequence[Entry], folder: Path) -> list[Path]:
+def write_figures(entries: Sequence[PageEntry], folder: Path) -> list[Path]:
     """Write the figures of each plan into a folder, which may exist; the files."""
     need_plots()
     try:
@@ -57,14 +57,14 @@ def write_figures(entries: Sequence[Entry], folder: Path) -> list[Path]:
     return written
 
 
-def _prefixes(entries: Sequence[Entry]) -> Iterator[str]:
+def _prefixes(entries: Sequence[PageEntry]) -> Iterator[str]:
     """What the files of each plan begin with; nothing for one plan."""
     for number, entry in enumerate(entries, start=1):
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", entry.name).strip("-.")[:40]
         yield f"{number}-{plain}-" if len(entries) > 1 else ""
 
 
-def _list_figures(entry: Entry) -> Iterator[tuple[str, Figure]]:
+def _list_figures(entry: PageEntry) -> Iterator[tuple[str, Figure]]:
     if entry.answer.history:
         yield "search", _draw_search(entry)
     if entry.plan is None or entry.timeline is None:
@@ -109,7 +109,7 @@ def _text(text: str, most: int = 48) -> str:
     return printable(text, most).replace("$", r"\$")
 
 
-def _draw_timeline(entry: Entry, bars: Bars) -> Figure:
+def _draw_timeline(entry: PageEntry, bars: Bars) -> Figure:
     """The first rows, with the critical path on top."""
     tracks = bars.tracks[:MAX_TRACKS]
     figure, axes = _open(1.2 + 0.24 * (len(tracks) + 1))
@@ -153,12 +153,12 @@ def _add_legend(axes: Any, items: Sequence[tuple[str, str]]) -> None:
     axes.figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8)
 
 
-def _title(entry: Entry) -> str:
+def _title(entry: PageEntry) -> str:
     step = format_seconds(entry_seconds(entry))
     return f"{_text(entry.graph.name)} on {_text(entry.cluster.name)}: {step} a step"
 
 
-def _draw_memory(entry: Entry, memory: MemoryView) -> Figure:
+def _draw_memory(entry: PageEntry, memory: MemoryView) -> Figure:
     """The fullest device."""
     devices = list(memory.curve_of)
     fill = memory.peak_bytes[devices] / np.maximum(memory.usable_bytes[devices], 1.0)
@@ -189,7 +189,7 @@ def _draw_memory(entry: Entry, memory: MemoryView) -> Figure:
     return figure
 
 
-def _draw_cluster(entry: Entry) -> Figure:
+def _draw_cluster(entry: PageEntry) -> Figure:
     """How busy each device is, host by host."""
     assert entry.timeline is not None
     cluster, network = entry.cluster, draw_network(entry.cluster, entry.timeline)
@@ -207,18 +207,18 @@ def _draw_cluster(entry: Entry) -> Figure:
     return figure
 
 
-def _draw_model(entry: Entry) -> Figure:
+def _draw_model(entry: PageEntry) -> Figure:
     """Which part runs which ops."""
     assert entry.plan is not None
     strips = draw_strips(entry.graph, entry.plan)
     figure, axes = _open(1.4 + 0.5 * len(strips))
     colors = import_module("matplotlib").colormaps["tab20"]
     for row, strip in enumerate(strips):
-        for piece in strip.pieces:
-            low, wide = piece.first / strip.num_ops, piece.count / strip.num_ops
-            axes.broken_barh([(low, wide)], (row - 0.4, 0.8), facecolors=colors(piece.part % 20))
+        for stretch in strip.stretches:
+            low, wide = stretch.first / strip.num_ops, stretch.count / strip.num_ops
+            axes.broken_barh([(low, wide)], (row - 0.4, 0.8), facecolors=colors(stretch.part % 20))
             if wide > 0.04:
-                axes.text(low + wide / 2, row, str(piece.part), ha="center", va="center", size=8)
+                axes.text(low + wide / 2, row, str(stretch.part), ha="center", va="center", size=8)
     axes.set_yticks(range(len(strips)), [each.phase for each in strips])
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
@@ -227,7 +227,7 @@ def _draw_model(entry: Entry) -> Figure:
     return figure
 
 
-def _draw_search(entry: Entry) -> Figure:
+def _draw_search(entry: PageEntry) -> Figure:
     """The best step and the bounds over the time of the search."""
     history = entry.answer.history
     figure, axes = _open(3.6)
@@ -264,7 +264,7 @@ def _draw_search(entry: Entry) -> Figure:
     return figure
 
 
-def _draw_plans(entries: Sequence[Entry]) -> Figure:
+def _draw_plans(entries: Sequence[PageEntry]) -> Figure:
     """What the step of each plan is spent on, with its bound."""
     figure, axes = _open(1.6 + 0.45 * len(entries))
     present: dict[str, None] = {}

@@ -14,7 +14,7 @@ from meshwright.explain.explanation import Explanation
 from meshwright.export.launch.next import next_commands
 from meshwright.files import decode_json, read_bytes
 from meshwright.graph.graph import Graph
-from meshwright.page.entry import Entry, make_entry, measured_entry
+from meshwright.page.entry import PageEntry, make_entry, measured_entry
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
 from meshwright.planned import ANSWER_FILE, GRAPH_FILE, read_answer
@@ -34,7 +34,7 @@ def read_entry(
     explains: bool = False,
     asks: bool = False,
     progress: Report = lambda _: None,
-) -> Entry:
+) -> PageEntry:
     """The entry of a folder of `meshwright plan -o`, or of `meshwright run -o`.
 
     `explains`: neighbouring plans and plans of other kinds are simulated, or where none fits

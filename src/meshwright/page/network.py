@@ -15,7 +15,7 @@ MAX_NODES = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Wire:
+class Cable:
     """All links between two nodes."""
 
     ends: tuple[int, int]
@@ -36,7 +36,7 @@ class NetworkView:
     """By node how far from the devices: 0 a device, 1 a host, then switches."""
     home: Longs
     """By device its host's number among hosts."""
-    wires: tuple[Wire, ...]
+    cables: tuple[Cable, ...]
     link_busy: Floats
     """By link of the cluster: the part of the step for which it would be busy at its full rate."""
     device_busy: Floats
@@ -62,7 +62,7 @@ def draw_network(cluster: Cluster, timeline: Timeline) -> NetworkView:
     return NetworkView(
         tier=_find_tiers(cluster),
         home=cluster.host_of,
-        wires=_join_links(cluster, busy) if is_drawn else (),
+        cables=_join_links(cluster, busy) if is_drawn else (),
         link_busy=busy,
         device_busy=timeline.device_utilisation,
         device_calls=np.asarray(timeline.call_seconds / step),
@@ -87,7 +87,7 @@ def _find_tiers(cluster: Cluster) -> tuple[int, ...]:
     return tuple(2 if each < 0 else each for each in tier)
 
 
-def _join_links(cluster: Cluster, busy: Floats) -> tuple[Wire, ...]:
+def _join_links(cluster: Cluster, busy: Floats) -> tuple[Cable, ...]:
     """The links between each two nodes, both ways."""
     network = cluster.network
     found: dict[tuple[int, int], list[list[float]]] = {}
@@ -99,7 +99,7 @@ def _join_links(cluster: Cluster, busy: Floats) -> tuple[Wire, ...]:
         side = sides[int(source > target)]
         side[0], side[1], side[2] = side[0] + 1, side[1] + rate, max(side[2], use)
     return tuple(
-        Wire(
+        Cable(
             ends=ends,
             count=(int(there[0]), int(back[0])),
             bytes_per_second=(there[1], back[1]),

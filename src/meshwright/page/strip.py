@@ -1,5 +1,5 @@
-"""Which part of a plan runs which piece of the model: strips along the model's ops, or its layers,
-in their order. Knows nothing of time."""
+"""Which part of a plan runs which stretch of the model: strips along its ops, or its layers, in
+their order. Knows nothing of time."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.stack.find import find_layers, has_layers
 from meshwright.plan.plan import Plan
 
-MAX_PIECES = 3000
-"""Pieces of a strip; with more of them, equal stretches stand for what they begin with."""
+MAX_STRETCHES = 3000
+"""Stretches of a strip; with more of them, equal ones stand for what they begin with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Stretch:
     """Ops in a row that one part has."""
 
     part: int
@@ -32,7 +32,7 @@ class Strip:
 
     phase: str
     num_ops: int
-    pieces: tuple[Piece, ...]
+    stretches: tuple[Stretch, ...]
     is_whole: bool
     """Whether every change of the part is shown."""
 
@@ -64,19 +64,19 @@ def _places(graph: Graph) -> list[str]:
 
 def _draw_strip(phase: str, parts: Longs | Ints, names: list[str]) -> Strip:
     first = np.flatnonzero(np.append(True, parts[1:] != parts[:-1]))
-    is_whole = len(first) <= MAX_PIECES
+    is_whole = len(first) <= MAX_STRETCHES
     if not is_whole:  # what each of as many equal stretches begins with
-        first = np.unique(np.linspace(0, len(parts) - 1, MAX_PIECES).astype(np.int64))
+        first = np.unique(np.linspace(0, len(parts) - 1, MAX_STRETCHES).astype(np.int64))
     ends = np.append(first[1:], len(parts))
-    pieces = []
+    stretches = []
     for begin, end in zip(first.tolist(), ends.tolist(), strict=True):
         low, high = names[begin], names[end - 1]
-        pieces.append(
-            Piece(
+        stretches.append(
+            Stretch(
                 part=int(parts[begin]),
                 first=begin,
                 count=end - begin,
                 where=low if low == high else f"{low} to {high}",
             )
         )
-    return Strip(phase=phase, num_ops=len(parts), pieces=tuple(pieces), is_whole=is_whole)
+    return Strip(phase=phase, num_ops=len(parts), stretches=tuple(stretches), is_whole=is_whole)

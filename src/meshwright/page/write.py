@@ -5,7 +5,7 @@ from pathlib import Path
 
 from meshwright.files import write_bytes
 from meshwright.page.document import page_document
-from meshwright.page.entry import Entry
+from meshwright.page.entry import PageEntry
 from meshwright.page.html import make_page
 from meshwright.page.pack import Blobs
 
@@ -16,7 +16,7 @@ Report = Callable[[str], None]
 
 
 def write_page(
-    entries: Sequence[Entry], path: str | Path, progress: Report = lambda _: None
+    entries: Sequence[PageEntry], path: str | Path, progress: Report = lambda _: None
 ) -> None:
     """Write the report of some plans."""
     progress("drawing the report")

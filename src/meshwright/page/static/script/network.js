@@ -15,12 +15,12 @@ function placeNodes(network, width) {
   const { devices, hosts, columns } = network, total = columns.nodes.length;
   const at = new Array(total).fill(null), own = Array.from({ length: hosts }, () => []);
   for (let k = 0; k < devices; k++) own[columns.home[k]].push(k);
-  const isMesh = network.wires.some(([a, b]) => b < devices && columns.home[a] !== columns.home[b]);
+  const isMesh = network.cables.some(([a, b]) => b < devices && columns.home[a] !== columns.home[b]);
   const widest = Math.max(...own.map((each) => Math.min(each.length, 8)), 1);
   const perRow = isMesh ? Math.ceil(Math.sqrt(hosts)) : Math.max(1, Math.min(hosts, Math.floor(width / (widest * 17 + 18))));
   const slot = width / perRow, tiers = Math.max(1, ...columns.tier);
   const top = 40 + (tiers - 1) * 74, deep = Math.max(...own.map((each) => Math.ceil(each.length / 8)), 1) * 17 + 62;
-  const isRing = isMesh && network.wires.length > 3 * hosts, radius = Math.min(width / 2.3, 60 + 14 * hosts);
+  const isRing = isMesh && network.cables.length > 3 * hosts, radius = Math.min(width / 2.3, 60 + 14 * hosts);
   own.forEach((each, host) => {
     if (isRing) {
       const angle = 2 * Math.PI * host / hosts - Math.PI / 2, far = radius / 2.4;
@@ -36,7 +36,7 @@ function placeNodes(network, width) {
     });
   });
   const beside = Array.from({ length: total }, () => []);
-  for (const [a, b] of network.wires) { beside[a].push(b); beside[b].push(a); }
+  for (const [a, b] of network.cables) { beside[a].push(b); beside[b].push(a); }
   for (let tier = 2; tier <= tiers; tier++) {
     const here = [];
     for (let node = devices + hosts; node < total; node++) if (columns.tier[node] === tier) here.push(node);
@@ -52,8 +52,8 @@ function placeNodes(network, width) {
   return { at, height };
 }
 
-function describeWire(network, wire) {
-  const [a, b, there, back, rateThere, rateBack, busyThere, busyBack] = wire, { nodes } = network.columns;
+function describeCable(network, cable) {
+  const [a, b, there, back, rateThere, rateBack, busyThere, busyBack] = cable, { nodes } = network.columns;
   const side = (from, to, count, rate, busy) => `${nodes[from]} to ${nodes[to]}: ${plural(count, "link")}, ${formatRate(rate)}, ${formatShare(busy)} busy`;
   return [there ? side(a, b, there, rateThere, busyThere) : "", back ? side(b, a, back, rateBack, busyBack) : ""].filter(Boolean).join("\n");
 }
@@ -76,13 +76,13 @@ function withTip(element, text) {
 function drawNodes(network, width) {
   const { at, height } = placeNodes(network, width), { devices, hosts, columns } = network;
   const picture = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Hosts, switches and links, by how busy the step keeps them" });
-  const rates = network.wires.map((wire) => Math.max(wire[4], wire[5])), least = Math.min(...rates), most = Math.max(...rates);
+  const rates = network.cables.map((cable) => Math.max(cable[4], cable[5])), least = Math.min(...rates), most = Math.max(...rates);
   const thickness = (rate) => (most > least ? 1.2 + 4 * Math.log(rate / least) / Math.log(most / least) : 2);
-  for (const wire of [...network.wires].sort((one, other) => Math.max(one[6], one[7]) - Math.max(other[6], other[7]))) {
-    const [from, to] = [at[wire[0]], at[wire[1]]], busy = Math.max(wire[6], wire[7]);
-    const bend = wire[1] < devices && columns.home[wire[0]] === columns.home[wire[1]] ? Math.min(26, 6 + Math.abs(to[0] - from[0]) / 4) : 0;
+  for (const cable of [...network.cables].sort((one, other) => Math.max(one[6], one[7]) - Math.max(other[6], other[7]))) {
+    const [from, to] = [at[cable[0]], at[cable[1]]], busy = Math.max(cable[6], cable[7]);
+    const bend = cable[1] < devices && columns.home[cable[0]] === columns.home[cable[1]] ? Math.min(26, 6 + Math.abs(to[0] - from[0]) / 4) : 0;
     const path = `M${from[0]} ${from[1]} Q${(from[0] + to[0]) / 2} ${(from[1] + to[1]) / 2 + 2 * bend} ${to[0]} ${to[1]}`;
-    picture.append(withTip(shape("path", { d: path, fill: "none", stroke: busy > 0 ? heatColor(0.15 + 0.85 * busy) : "#8a93a0", "stroke-width": thickness(Math.max(wire[4], wire[5])).toFixed(1), "stroke-opacity": busy > 0 ? 1 : 0.45 }), () => describeWire(network, wire)));
+    picture.append(withTip(shape("path", { d: path, fill: "none", stroke: busy > 0 ? heatColor(0.15 + 0.85 * busy) : "#8a93a0", "stroke-width": thickness(Math.max(cable[4], cable[5])).toFixed(1), "stroke-opacity": busy > 0 ? 1 : 0.45 }), () => describeCable(network, cable)));
   }
   const named = columns.nodes.length - devices <= 80;
   for (let node = columns.nodes.length - 1; node >= 0; node--) {
@@ -151,7 +151,7 @@ async function drawCluster(plan) {
   const network = { ...plan.network, columns: await readColumns({ nodes, tier, home, type, busy, calls, full, link }) };
   const body = byId("cluster-body");
   body.replaceChildren();
-  if (network.wires.length) {
+  if (network.cables.length) {
     const frame = make("figure", { className: "network" });
     frame.style.margin = "0";
     frame.append(drawNodes(network, Math.max(640, Math.min(1280, body.clientWidth || 1000))));
