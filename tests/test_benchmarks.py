@@ -1,8 +1,10 @@
 """Benchmarks are programs that nobody runs for weeks: here the quick ones run once."""
 
 import json
+import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -56,3 +58,14 @@ def test_deploy_is_never_slower_in_any_of_its_tables() -> None:
     assert summaries.keys() == {row["table"] for row in answered}
     assert summaries["sfb"]["never_slower"]
     assert summaries["iterations"]["has_network"]
+
+
+def test_reports_are_as_small_as_they_must_be_and_open() -> None:
+    if find_spec("playwright") is None or shutil.which("chromium") is None:
+        pytest.skip("needs the package playwright and Chromium")
+    rows = rows_of("report.py", "16 devices, replicas", "1,024 devices, hybrid")
+    assert [row["devices"] for row in rows] == [16, 1024]
+    for row, most in zip(rows, (8, 15), strict=True):
+        assert row["megabytes"] <= most
+        assert row["bars"] > 100_000
+        assert 0 < row["first_seconds"] <= row["timeline_seconds"] <= row["ready_seconds"]

@@ -52,6 +52,7 @@ __all__ = [
     "open_engine",
     "plan",
     "read_profile",
+    "report",
     "schema",
     "simulate",
     "sweep",
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
         master_weights,
         open_engine,
         plan,
+        report,
         schema,
         simulate,
         sweep,
@@ -163,8 +165,10 @@ class _CallablePackage(ModuleType):
 
 # `mw.cluster` has to be a function, and importing `meshwright.cluster.cluster` from anywhere binds
 # `mw.cluster` to the subpackage. So it is both, and always the same object: this file runs before
-# any module below it, and the eight subpackages' own files hold no more than a docstring. A
+# any module below it, and the nine subpackages' own files hold no more than a docstring. A
 # function in the module's place would break `import meshwright.cluster.cluster as c`.
-for _name in ("audit", "capture", "cluster", "explain", "export", "plan", "simulate", "whatif"):
+for _name in (
+    "audit", "capture", "cluster", "explain", "export", "plan", "report", "simulate", "whatif",
+):  # fmt: skip
     import_module(f"{__name__}.{_name}").__class__ = _CallablePackage
 del _name

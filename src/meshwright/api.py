@@ -20,7 +20,7 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, answer_schema
 from meshwright.plan.plan import Plan
 from meshwright.profile.profile import Measured, read_profile
-from meshwright.question import audit, explain, export, sweep, whatif
+from meshwright.question import audit, explain, export, report, sweep, whatif
 from meshwright.report.expected import with_facts
 from meshwright.search.check import AnyScope
 from meshwright.search.method.deploy.tree.net import read_prior
@@ -48,6 +48,7 @@ __all__ = [
     "open_engine",
     "plan",
     "read_profile",
+    "report",
     "schema",
     "simulate",
     "sweep",

@@ -4,6 +4,7 @@ what was asked of the search.
 Knows the names of the files, nothing of what is done with them.
 """
 
+import math
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,12 +14,15 @@ import msgspec
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.file import decode_cluster
+from meshwright.cost.compute import time_sources
 from meshwright.cost.runtime import MESHWRIGHT
-from meshwright.errors import InputError, errors_in
+from meshwright.errors import InputError, errors_in, quoted
 from meshwright.files import decode_json, read_bytes
 from meshwright.graph.graph import Graph, read_graph
+from meshwright.plan.answer import Answer, Stop
+from meshwright.plan.moment import Moment
 from meshwright.plan.plan import Plan
-from meshwright.plan.record import RequestRecord
+from meshwright.plan.record import MomentRecord, RequestRecord
 from meshwright.plan.request import Request
 from meshwright.search.check import SCOPES, check_request, need_method
 
@@ -36,6 +40,17 @@ class _Asked(msgspec.Struct):
     request: RequestRecord | None = None
     """None: an older file, whose search had no limits of its own."""
     plan: str | None = None
+
+
+class _Told(_Asked, kw_only=True):
+    """What a report shows of `answer.json`; older files lack some of it."""
+
+    stop: str
+    step_seconds: float | None = None
+    search_seconds: float | None = None
+    notes: tuple[str, ...] = ()
+    statistics: dict[str, float | None] = {}
+    history: tuple[MomentRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +90,53 @@ def read_planned(path: Path) -> Planned:
         method=asked.method,
         bound_seconds=asked.bound_seconds or 0.0,
         binding=asked.binding,
+    )
+
+
+def read_answer(path: Path) -> Answer:
+    """What a search said, as its folder keeps it: all but the runner-ups, and what is read off a
+    simulation of the plan (see `meshwright.report.expected.with_facts`)."""
+    planned, file = read_planned(path), beside_plan(path, ANSWER_FILE)
+    told = decode_json(read_bytes(file), _Told, str(file))
+    if told.stop not in tuple(Stop):
+        raise InputError(f"{file}: stop must be one of {', '.join(Stop)}, got {quoted(told.stop)}")
+    request = planned.request
+    step = math.inf if told.step_seconds is None or planned.plan is None else told.step_seconds
+    try:
+        return Answer(
+            model=request.graph.name,
+            cluster=request.cluster.name,
+            batch=request.graph.batch,
+            runtime=request.runtime,
+            method=planned.method,
+            plan=planned.plan,
+            step_seconds=step,
+            bound_seconds=planned.bound_seconds,
+            stop=Stop(told.stop),
+            binding=planned.binding,
+            search_seconds=told.search_seconds or 0.0,
+            statistics={
+                name: math.inf if each is None else each for name, each in told.statistics.items()
+            },
+            times=time_sources(request.graph, request.cluster),
+            notes=told.notes,
+            history=tuple(map(_read_moment, told.history)),
+            request=request,
+        )
+    except AssertionError:
+        raise InputError(
+            f"{file}: bound_seconds must not be above step_seconds, got {planned.bound_seconds} "
+            f"and {step}"
+        ) from None
+
+
+def _read_moment(record: MomentRecord) -> Moment:
+    return Moment(
+        seconds=record.seconds or 0.0,
+        method=record.method,
+        step_seconds=math.inf if record.step_seconds is None else record.step_seconds,
+        bound_seconds=record.bound_seconds or 0.0,
+        claim=record.claim,
     )
 
 

@@ -20,6 +20,10 @@ from meshwright.export.exported import Exported
 from meshwright.export.name import TARGETS
 from meshwright.export.write import NEEDS_TORCH, export_plan, write_files
 from meshwright.graph.graph import Graph
+from meshwright.page.entry import make_entry
+from meshwright.page.figure import write_figures
+from meshwright.page.load import next_lines
+from meshwright.page.write import write_page
 from meshwright.plan.answer import Answer
 from meshwright.plan.request import Request
 from meshwright.planned import Planned, read_planned
@@ -116,6 +120,52 @@ def explain(
         simulations=simulations,
         progress=progress,
     )
+
+
+@checked
+def report(
+    graph: str | Path | Graph,
+    cluster: str | Path | Cluster,
+    answer: Answer,
+    file: str | Path,
+    *,
+    others: Sequence[Answer] = (),
+    explanation: Explanation | None = None,
+    whatif: WhatIf | None = None,
+    figures: str | Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> None:
+    """Write what is known of an answer as one HTML file, which opens without a network.
+
+    `answer` is one of `plan` for this graph and cluster; `others`, for the same, are held beside
+    it. `explanation` and `whatif` are what these functions return of the answer, as tables; without
+    an explanation what limits the step is found here. `figures` is a folder for each figure as SVG
+    and PNG, which needs matplotlib.
+    """
+    need_type(answer, Answer, "answer", "an Answer, as `meshwright.plan` gives it")
+    need_type(file, (str, Path), "file", "the path of a file")
+    need_type(figures, (str, Path, type(None)), "figures", "the path of a folder or None")
+    need_type(explanation, (Explanation, type(None)), "explanation", "an Explanation or None")
+    need_type(whatif, (WhatIf, type(None)), "whatif", "a WhatIf or None")
+    step, devices = load_graph(graph, say=progress), load_cluster(cluster)
+    entries = []
+    for number, each in enumerate((answer, *others)):
+        need_type(each, Answer, "others", "a sequence of Answers")
+        is_first = number == 0
+        entries.append(
+            make_entry(
+                step,
+                devices,
+                each,
+                name="" if not others else f"{number + 1}: {each.method}",
+                explanation=explanation if is_first else None,
+                whatif=whatif.to_dict() if is_first and whatif is not None else None,
+                commands=next_lines(step, devices, each.plan, None),
+            )
+        )
+    write_page(entries, file, progress or (lambda _: None))
+    if figures is not None:
+        write_figures(entries, Path(figures))
 
 
 @checked

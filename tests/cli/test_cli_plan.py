@@ -25,7 +25,9 @@ from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
 from meshwright.source import load_graph
 
-FILES = ["answer.json", "cluster.yaml", "graph.json.gz", "plan.json", "trace.json"]
+FILES = ["answer.json", "cluster.yaml", "graph.json.gz", "plan.html", "plan.json", "trace.json"]
+UNDRAWN = [name for name in FILES if name not in ("plan.html", "trace.json")]
+"""What an interrupted search leaves."""
 KEYS = {
     "method", "step_seconds", "bound_seconds", "gap", "stop", "search_seconds", "peak_bytes",
     "plan", "binding", "model", "cluster",
@@ -213,7 +215,7 @@ def test_no_plan_is_code_3_and_names_the_constraint(
     assert result.err == "meshwright: no plan fits: memory of host0.0: needs 3 GiB more\n"
     # What was asked and why nothing fits is kept, but no plan.
     kept = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert kept == ["answer.json", "cluster.yaml", "graph.json.gz"]
+    assert kept == ["answer.json", "cluster.yaml", "graph.json.gz", "plan.html"]
 
 
 def test_a_model_too_large_for_its_device_is_code_3(tmp_path: Path) -> None:
@@ -295,7 +297,7 @@ def test_ctrl_c_in_a_real_search_leaves_its_best_so_far(
     }
     assert result.json["step_seconds"] == min(times.values())
     assert result.json["stop"] == "INTERRUPTED"
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES[:-1]  # no trace
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == UNDRAWN
 
 
 @pytest.mark.parametrize(
@@ -340,6 +342,6 @@ def test_ctrl_c_at_any_moment_is_no_traceback(tmp_path: Path, model: str, second
     assert process.returncode == 130, err
     assert b"Traceback" not in err
     if out and json.loads(out)["plan"] is not None:
-        assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES[:-1]
+        assert sorted(path.name for path in (tmp_path / "out").iterdir()) == UNDRAWN
     else:
         assert [path.name for path in tmp_path.iterdir()] == ["graph.json"]

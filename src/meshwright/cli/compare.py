@@ -1,8 +1,7 @@
 """`meshwright compare`: holds a plan's prediction against a run of it, and writes costs back."""
 
-import os
 from argparse import Namespace
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,24 +13,17 @@ from meshwright.cli.console import Words, make_console, print_json
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.sheet import print_table
-from meshwright.cluster.cluster import Cluster
-from meshwright.errors import InputError, errors_in
+from meshwright.compared import Case, read_case, read_run
+from meshwright.errors import InputError
 from meshwright.export.perfetto.compare import write_comparison
 from meshwright.files import finite
-from meshwright.graph.fuse import may_be_fused
-from meshwright.graph.graph import Graph
 from meshwright.message import remark
-from meshwright.plan.plan import Plan
-from meshwright.planned import GRAPH_FILE, PLAN_FILE, read_plan_folder
 from meshwright.profile.profile import Profile, merge_profiles, read_profile
 from meshwright.report.breakdown import Breakdown
 from meshwright.report.calibrate import calibrated_cluster, measured_graph, measured_profile
 from meshwright.report.compare import Comparison, compare
-from meshwright.simulate.measured import Run, measured_timeline
-from meshwright.simulate.timeline import Timeline
+from meshwright.simulate.measured import Run
 from meshwright.units import format_seconds
-
-RUN_FILE = "run.json.gz"
 
 MAX_DEVICES = 32
 """Devices of a larger cluster that get lines of their own."""
@@ -39,18 +31,6 @@ MAX_GROUPS = 12
 MAX_FINDINGS = 12
 _NOTHING = 1e-10
 """Seconds below this are what adding up floats leaves behind."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
-    """A plan with all that it was made for, a run of it, and both timelines."""
-
-    graph: Graph
-    cluster: Cluster
-    plan: Plan
-    run: Run
-    predicted: Timeline
-    measured: Timeline
 
 
 def run_compare(arguments: Namespace) -> int:
@@ -77,9 +57,8 @@ def run_compare(arguments: Namespace) -> int:
     return ExitCode.DONE
 
 
-def _read_case(arguments: Namespace) -> _Case:
-    is_folder = os.path.isdir(arguments.run)
-    run = Run.load(arguments.run / RUN_FILE if is_folder else arguments.run)
+def _read_case(arguments: Namespace) -> Case:
+    run = read_run(arguments.run)
     for name in ("write_graph", "write_profile"):
         # Emulated devices have waited for predicted times: writing these back would prove them.
         if run.is_emulated and getattr(arguments, name) is not None:
@@ -88,33 +67,10 @@ def _read_case(arguments: Namespace) -> _Case:
                 f"{arguments.run} was emulated; its communication can be written with "
                 f"--write-cluster"
             )
-    graph, cluster, plan = read_plan_folder(arguments.plan)
-    own = arguments.run / PLAN_FILE
-    if own.is_file():
-        ran = Plan.load(own)
-        steps = arguments.run / GRAPH_FILE
-        if may_be_fused(graph) and steps.is_file() and _stands_for(plan, ran):
-            graph, plan = Graph.load(steps), ran
-        else:  # a run may have batch norm's statistics otherwise than planned
-            plan = replace(plan, batch_statistics=ran.batch_statistics)
-    with_links = arguments.trace is not None
-    predicted = simulate(graph, cluster, plan, granularity="op", with_links=with_links)
-    with errors_in(arguments.run):
-        measured = measured_timeline(predicted.program, run)
-    return _Case(
-        graph=graph, cluster=cluster, plan=plan, run=run, predicted=predicted, measured=measured
-    )
+    return read_case(arguments.plan, arguments.run, with_links=arguments.trace is not None)
 
 
-def _stands_for(plan: Plan, ran: Plan) -> bool:
-    """Whether a plan of merged ops is another in the ops of the step, as it was run."""
-    return len(plan.parts) == len(ran.parts) and all(
-        part.devices == other.devices and set(part.ops) <= set(other.ops)
-        for part, other in zip(plan.parts, ran.parts, strict=True)
-    )
-
-
-def _write_back(arguments: Namespace, case: _Case) -> float | None:
+def _write_back(arguments: Namespace, case: Case) -> float | None:
     """Write measured costs; returns the step time predicted with them, None if none are used."""
     graph, cluster = case.graph, case.cluster
     if arguments.write_profile is not None:
@@ -137,7 +93,7 @@ def _write_back(arguments: Namespace, case: _Case) -> float | None:
     return simulate(graph, cluster, case.plan).step_seconds
 
 
-def _write_profile(path: Path, case: _Case) -> None:
+def _write_profile(path: Path, case: Case) -> None:
     """Add the calls of the run to what the file has."""
     date = datetime.now(UTC).replace(microsecond=0)
     new = measured_profile(case.cluster, case.run, case.measured, date)
@@ -147,7 +103,7 @@ def _write_profile(path: Path, case: _Case) -> None:
     merge_profiles(before, new).save(path)
 
 
-def _document(arguments: Namespace, case: _Case, comparison: Comparison) -> dict[str, Any]:
+def _document(arguments: Namespace, case: Case, comparison: Comparison) -> dict[str, Any]:
     paths = ("trace", "write_graph", "write_cluster", "write_profile")
     given = {name: getattr(arguments, name) for name in paths}
     return {
@@ -179,7 +135,7 @@ def _wall_seconds(run: Run) -> float:
     return float(np.median(steps)) if steps else np.nan
 
 
-def _show(case: _Case, comparison: Comparison) -> None:
+def _show(case: Case, comparison: Comparison) -> None:
     """What stands out, then where the time of each device went, then what differs most."""
     console = make_console()
     kind = "an emulated" if case.run.is_emulated else "a"

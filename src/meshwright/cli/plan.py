@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 from meshwright.api import open_engine, simulate
-from meshwright.cli.commands import next_commands
 from meshwright.cli.console import make_console, print_json, print_line
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder, write_folder
@@ -25,10 +24,14 @@ from meshwright.cli.summary.device import Detail
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.execute.runnable import find_obstacle, why_untrained
+from meshwright.export.launch.next import next_commands
 from meshwright.export.perfetto.trace import write_trace
 from meshwright.files import write_document
 from meshwright.graph.graph import Graph
 from meshwright.message import remark, say
+from meshwright.page.entry import make_entry
+from meshwright.page.load import next_lines
+from meshwright.page.write import PAGE_FILE, write_page
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
 from meshwright.planned import ANSWER_FILE, CLUSTER_FILE, GRAPH_FILE, PLAN_FILE
@@ -62,7 +65,7 @@ def run_plan(arguments: Namespace) -> int:
     answer, was_interrupted = _search(arguments, graph, cluster)
     remark_cpu(cluster)
     if answer.plan is None:
-        _write_refusal(arguments.output, graph, cluster, answer)
+        _write_refusal(arguments, graph, cluster, answer)
         if arguments.json:
             print_json(answer.to_dict())
         say(f"no plan fits: {answer.binding or 'the search names no constraint'}")
@@ -140,14 +143,16 @@ def _present(
             _write(folder, graph, cluster, answer)
         if has_trace:
             _write_trace(arguments, folder / TRACE_FILE, timeline, cluster)
+            _write_page(arguments, folder, graph, cluster, answer, timeline)
     if arguments.json:
         print_json(answer.to_dict(None if folder is None else str(folder / PLAN_FILE)))
     else:
         detail = Detail.of(arguments)
         show_answer(make_console(), graph, cluster, answer, timeline, detail)
         if folder is not None:
-            trace = f"; open {folder / TRACE_FILE} in ui.perfetto.dev" if has_trace else ""
-            remark(f"wrote {folder}{trace}")
+            page = f"; open {folder / PAGE_FILE} in a browser" if has_trace else ""
+            trace = f", {folder / TRACE_FILE} in ui.perfetto.dev" if has_trace else ""
+            remark(f"wrote {folder}{page}{trace}")
         _show_next(arguments, graph, cluster, answer, found)
 
 
@@ -180,14 +185,37 @@ def _write_trace(arguments: Namespace, path: Path, timeline: Timeline, cluster: 
         remark(f"{path} is coarser than the step: {coarser[0]}")
 
 
-def _write_refusal(folder: Path | None, graph: Graph, cluster: Cluster, answer: Answer) -> None:
+def _write_page(
+    arguments: Namespace,
+    folder: Path,
+    graph: Graph,
+    cluster: Cluster,
+    answer: Answer,
+    timeline: Timeline | None,
+) -> None:
+    """Write the report of an answer beside it."""
+    with shown_progress(f"writing {folder / PAGE_FILE}", arguments) as progress:
+        entry = make_entry(
+            graph,
+            cluster,
+            answer,
+            timeline=timeline,
+            commands=next_lines(graph, cluster, answer.plan, folder),
+        )
+        write_folder(folder, {PAGE_FILE: lambda path: write_page([entry], path, progress)})
+
+
+def _write_refusal(arguments: Namespace, graph: Graph, cluster: Cluster, answer: Answer) -> None:
     """Write an answer without a plan, so that it can be asked why; a plan that is there stays."""
+    folder: Path | None = arguments.output
     if folder is None:
         return
     if (folder / PLAN_FILE).exists():
         remark(f"{folder} keeps the plan that it had")
     else:
         _write(folder, graph, cluster, answer)
+        if answer.stop is not Stop.INTERRUPTED:
+            _write_page(arguments, folder, graph, cluster, answer, None)
 
 
 def _write(folder: Path, graph: Graph, cluster: Cluster, answer: Answer) -> None:

@@ -6,11 +6,11 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from meshwright.api import simulate
-from meshwright.cli.compare import RUN_FILE
 from meshwright.cli.console import print_json, print_line
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import write_folder
 from meshwright.cluster.cluster import Cluster
+from meshwright.compared import RUN_FILE
 from meshwright.export.perfetto.compare import write_comparison
 from meshwright.graph.graph import Graph
 from meshwright.message import remark, say

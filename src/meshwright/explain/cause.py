@@ -4,6 +4,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from meshwright.array import Longs
 from meshwright.graph.graph import Phase
 from meshwright.plan.plan import Plan
 from meshwright.program.collective import Lane, find_lanes
@@ -46,40 +47,44 @@ _PHASES = {
     Phase.BACKWARD: Cause.BACKWARD,
     Phase.UPDATE: Cause.UPDATE,
 }
+_CAUSES = tuple(Cause)
+_CODES = {cause: code for code, cause in enumerate(_CAUSES)}
 
 
 def find_causes(program: Program, plan: Plan) -> list[Cause]:
     """What the time of each instruction counts as."""
-    rows, graph, lanes = program.instructions, program.graph, find_lanes(program)
-    fields = (rows[name].tolist() for name in ("kind", "op", "tensor", "group", "stream"))
-    known: dict[tuple[int, ...], Cause] = {}
-    found = []
-    for kind, op, tensor, group, stream, lane in zip(*fields, lanes.tolist(), strict=True):
-        if kind == Kind.COMPUTE:
-            is_again = bool(program.is_again[op])
-            phase = Phase(int(graph.phase[op]))
-            found.append(Cause.RECOMPUTATION if is_again else _PHASES[phase])
-        elif kind in JOINS:
-            found.append(Cause.JOIN)
-        elif group < 0:
-            found.append(Cause.TRANSFER if tensor >= 0 else Cause.GRADIENTS)
-        elif lane != Lane.TEAM:
-            zero = plan.parts[int(program.part_of_op[op])].zero if op >= 0 else 0
-            found.append(_of_weights(Kind(kind), every_microbatch=stream < 0 or zero >= 2))
-        else:
-            key = kind, group, int(program.part_of_op[op]) if op >= 0 else -1
-            if key not in known:
-                known[key] = _of_team(program, plan, *key)
-            found.append(known[key])
-    return found
+    return [_CAUSES[code] for code in cause_codes(program, plan).tolist()]
 
 
-def _of_weights(kind: Kind, *, every_microbatch: bool) -> Cause:
-    """Of a collective among those that hold the same weights."""
-    if kind == Kind.ALL_GATHER:
-        return Cause.GATHERS
-    is_scatter = kind == Kind.REDUCE_SCATTER and every_microbatch
-    return Cause.SCATTERS if is_scatter else Cause.GRADIENTS
+def cause_codes(program: Program, plan: Plan) -> Longs:
+    """The same as places in `Cause`."""
+    rows, lanes = program.instructions, find_lanes(program)
+    kind, op, group = rows["kind"], rows["op"], rows["group"]
+    part = np.append(program.part_of_op, -1)[op]
+    codes = np.full(len(rows), _CODES[Cause.TRANSFER], dtype=np.int64)
+    codes[(group < 0) & (rows["tensor"] < 0)] = _CODES[Cause.GRADIENTS]
+    codes[np.isin(kind, JOINS)] = _CODES[Cause.JOIN]
+    computes = kind == Kind.COMPUTE
+    phases = np.array([_CODES[_PHASES[each]] for each in Phase])
+    codes[computes] = np.where(
+        program.is_again[op[computes]],
+        _CODES[Cause.RECOMPUTATION],
+        phases[program.graph.phase[op[computes]]],
+    )
+    calls = (group >= 0) & ~computes & ~np.isin(kind, JOINS)
+    beside = calls & (lanes != Lane.TEAM)
+    zero = np.array([*(each.zero for each in plan.parts), 0])[part]
+    is_scatter = (kind == Kind.REDUCE_SCATTER) & ((rows["stream"] < 0) | (zero >= 2))
+    of_weights = np.where(is_scatter, _CODES[Cause.SCATTERS], _CODES[Cause.GRADIENTS])
+    of_weights[kind == Kind.ALL_GATHER] = _CODES[Cause.GATHERS]
+    codes[beside] = of_weights[beside]
+    within = np.flatnonzero(calls & ~beside)
+    keys = np.column_stack((kind[within], group[within], part[within]))
+    if len(keys):
+        known, which = np.unique(keys, axis=0, return_inverse=True)
+        found = [_CODES[_of_team(program, plan, *key)] for key in known.tolist()]
+        codes[within] = np.array(found)[which.ravel()]
+    return codes
 
 
 def _of_team(program: Program, plan: Plan, kind: int, group: int, part: int) -> Cause:

@@ -17,7 +17,7 @@ from meshwright.explain.neighbour import Setting, judge_ideas
 from meshwright.explain.path import tell_path
 from meshwright.explain.remedy import find_remedies
 from meshwright.explain.rival import find_rivals
-from meshwright.explain.share import StepSpans, find_shares
+from meshwright.explain.share import StepSpans, sum_spans
 from meshwright.plan.answer import RunnerUp
 from meshwright.plan.plan import Plan
 from meshwright.plan.request import Request
@@ -44,13 +44,14 @@ def explain_plan(
     simulations: int = SIMULATIONS,
     rivals: int = RIVALS,
     granularity: str | None = None,
+    timeline: Timeline | None = None,
     progress: Report | None = None,
 ) -> Explanation:
     """Why a plan that answers a request takes as long as it does; without one, what would do.
 
     `method`, `bound_seconds`, `binding` and `runner_ups` are what the search said; `simulations`
     is how many neighbouring plans may be simulated, `rivals` how many of other kinds are looked
-    for; `granularity` is as for `simulate`.
+    for; `granularity` is as for `simulate`; `timeline` is the plan's, where it is known.
     """
     need_number(simulations, "simulations", is_whole=True)
     report = progress or (lambda _: None)
@@ -69,11 +70,13 @@ def explain_plan(
         sharing=request.sharing,
         granularity=granularity or choose_granularity(plan),
     )
-    timeline = simulate(
-        graph, cluster, plan, sharing=setting.sharing, granularity=setting.granularity
-    )
+    if timeline is None:
+        timeline = simulate(
+            graph, cluster, plan, sharing=setting.sharing, granularity=setting.granularity
+        )
     step = timeline.step_seconds
-    shares = find_shares(graph, cluster, plan, timeline)
+    spans = StepSpans(graph, cluster, plan, timeline)
+    shares = sum_spans(spans, plan)
     report("simulating neighbouring plans")
     ideas = [
         boundary_ideas(graph, plan, _busy_by_stage(cluster, plan, timeline)),
@@ -98,7 +101,7 @@ def explain_plan(
         launch_bound=timeline.is_launch_bound,
         anchor=shares.anchor,
         shares=shares.shares,
-        path=tell_path(StepSpans(graph, cluster, plan, timeline), cluster, plan),
+        path=tell_path(spans, cluster, plan),
         neighbours=neighbours,
         not_tried=left,
         rivals=others,

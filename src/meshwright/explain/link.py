@@ -40,7 +40,7 @@ class Bottlenecks:
         known = self._alone if is_alone else self._shared
         if number not in known:
             rate = engine.network.link_bytes_per_second[flows.links]
-            busy = flows.weights / rate if is_alone else self._busy_seconds[flows.links]
+            busy = flows.weights / rate if is_alone else self.busy_seconds[flows.links]
             known[number] = self._name_link(int(flows.links[np.argmax(busy)]))
         return known[number]
 
@@ -57,7 +57,7 @@ class Bottlenecks:
         return prepare_engine(self._timeline.program, self._cluster, "fair")
 
     @cached_property
-    def _busy_seconds(self) -> Floats:
+    def busy_seconds(self) -> Floats:
         """By link: how long all of the step's traffic keeps it busy at its full rate."""
         engine = self._engine
         classes, rates = engine.network.classes, engine.network.link_bytes_per_second

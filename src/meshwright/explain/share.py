@@ -58,7 +58,12 @@ class Shares:
 
 def find_shares(graph: Graph, cluster: Cluster, plan: Plan, timeline: Timeline) -> Shares:
     """What each moment of a simulated step of a plan was spent on."""
-    spans = StepSpans(graph, cluster, plan, timeline)
+    return sum_spans(StepSpans(graph, cluster, plan, timeline), plan)
+
+
+def sum_spans(spans: "StepSpans", plan: Plan) -> Shares:
+    """The same of a step whose spans are known."""
+    timeline, cluster = spans.timeline, spans.cluster
     totals: dict[tuple[Cause, str], float] = {}
     anchor = busiest_device(timeline) if is_pipeline(plan) else -1
     found = spans.of_device(anchor) if anchor >= 0 else spans.of_path()

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from meshwright.cost.compute import TimeSources
@@ -12,6 +13,7 @@ from meshwright.cost.memory import Footprint
 from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.form import form_schema
 from meshwright.plan.facts import HybridFacts
+from meshwright.plan.moment import Moment
 from meshwright.plan.plan import Plan
 from meshwright.plan.record import (
     FORMAT,
@@ -20,6 +22,7 @@ from meshwright.plan.record import (
     AnswerRecord,
     ErrorRecord,
     MemoryRecord,
+    MomentRecord,
     RequestRecord,
     RunnerUpRecord,
     TimesRecord,
@@ -48,6 +51,18 @@ class Stop(StrEnum):
     INFEASIBLE = "INFEASIBLE"
     """No plan that fits was found; `binding` says what is in the way. A proof that none exists only
     where it is the memory bound, as a heuristic may miss one."""
+
+
+STOP_MEANINGS: Mapping[Stop, str] = MappingProxyType(
+    {
+        Stop.PROVED: "the plan is as fast as the bound, by the times of this cost model",
+        Stop.ENDED: "the search ended by itself, the plan is its best",
+        Stop.LIMIT: "the budget cut the search short, the plan is the best so far",
+        Stop.INTERRUPTED: "Ctrl-C cut the search short, the plan is the best so far",
+        Stop.INFEASIBLE: "no plan that fits was found",
+    }
+)
+"""What each means, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +118,8 @@ class Answer:
     """How far off the step is expected to be, by held-out steps; None without a plan."""
     notes: tuple[str, ...] = ()
     """What else is worth knowing, a line each: which methods were left out, and why."""
+    history: tuple[Moment, ...] = field(default=(), repr=False, compare=False)
+    """How the search came to the plan and the bound, in the order of time."""
     hybrid: HybridFacts | None = None
     """What a plan of the method `hybrid` comes to: degrees, stages, memory."""
     request: Request | None = field(default=None, repr=False, compare=False)
@@ -183,6 +200,7 @@ class Answer:
             plan=plan,
             allocations=tuple(map(AllocationRecord.of, allocations)),
             runner_ups=tuple(map(RunnerUpRecord.of, self.runner_ups)),
+            history=tuple(map(MomentRecord.of, self.history)),
             request=None if self.request is None else RequestRecord.of_request(self.request),
             hybrid=None if self.hybrid is None else self.hybrid.record,
         ).to_dict()

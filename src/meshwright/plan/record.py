@@ -187,6 +187,18 @@ class StageRecord(Record):
     shown_bytes: Annotated[float | None, size("The peak and all beside it, as nvidia-smi shows.")]
 
 
+class MomentRecord(Record):
+    """When a search found a faster plan or proved a longer bound."""
+
+    seconds: Annotated[float | None, seconds("Since the search began.")]
+    method: Annotated[str, about("The method that did.")]
+    step_seconds: Annotated[
+        float | None, seconds("The best plan that fits by then; null: none does.")
+    ]
+    bound_seconds: Annotated[float | None, seconds("The best bound by then on `claim`.")]
+    claim: Annotated[str, about("The plans that the bound holds for.")]
+
+
 class HybridRecord(Record):
     """A plan of stages and teams."""
 
@@ -293,6 +305,9 @@ class AnswerRecord(StepRecord):
         tuple[RunnerUpRecord, ...], about("The next best plans, the fastest first.")
     ]
     notes: Annotated[tuple[str, ...], about("What else is worth knowing, a line each.")]
+    history: Annotated[
+        tuple[MomentRecord, ...], about("How the search went, in the order of time.")
+    ]
     request: Annotated[
         RequestRecord | None, about("What was asked of the search; null: it is not known.")
     ]

@@ -175,18 +175,24 @@ class Program:
 
     def describe(self, number: int) -> str:
         """An instruction for people, e.g. "matmul3 [mb 2]" or "send relu1 to h0.d1"."""
+        suffix = ""
+        if self.microbatches > 1:
+            suffix = f" [mb {self.instructions['microbatch'][number]}]"
+        return f"{self.name_of(number)}{suffix}"
+
+    def name_of(self, number: int) -> str:
+        """An instruction for people, whatever its microbatch."""
         row = self.instructions[number]
-        suffix = f" [mb {row['microbatch']}]" if self.microbatches > 1 else ""
         if row["op"] >= 0:
-            return f"{self.graph.op_names[row['op']]}{suffix}"
+            return self.graph.op_names[int(row["op"])]
         what = "weights" if row["kind"] == Kind.ALL_GATHER else "gradients"
         if row["tensor"] >= 0:
             what = self.graph.op_names[self.graph.tensor_source[row["tensor"]]]
         name = Kind(int(row["kind"])).name.lower()
         if row["peer"] >= 0:
             way = "to" if row["kind"] == Kind.SEND else "from"
-            return f"{name} {what} {way} {self.device_names[row['peer']]}{suffix}"
-        return f"{name} {what}{suffix}"
+            return f"{name} {what} {way} {self.device_names[row['peer']]}"
+        return f"{name} {what}"
 
 
 def freeze_order(

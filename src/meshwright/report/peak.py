@@ -11,7 +11,7 @@ from meshwright.simulate.timeline import Timeline
 
 def peak_items(timeline: Timeline, device: int, library_bytes: float) -> dict[str, float]:
     """By what it is, the bytes that a device holds at its peak; libraries keep so many of them."""
-    *found, workspace = timeline.peak_parts(device, _sort_buffers(timeline.program)).tolist()
+    *found, workspace = timeline.peak_parts(device, sort_buffers(timeline.program)).tolist()
     gradients, gathered, others = [*found, 0.0, 0.0, 0.0][:3]
     rows, held = timeline.program.instructions, float(timeline.program.state_bytes[device])
     ops = np.unique(rows["op"][(rows["device"] == device) & (rows["op"] >= 0)])
@@ -27,7 +27,7 @@ def peak_items(timeline: Timeline, device: int, library_bytes: float) -> dict[st
     }
 
 
-def _sort_buffers(program: Program) -> Ints:
+def sort_buffers(program: Program) -> Ints:
     """Of each buffer: 0 a gradient of weights, 1 weights that were gathered, 2 anything else."""
     graph, buffers = program.graph, program.buffers
     if not graph.num_tensors:

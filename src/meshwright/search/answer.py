@@ -129,5 +129,6 @@ def _make(
         peak_bytes=attempt.verdict.peak_bytes if attempt.verdict else (),
         statistics=statistics,
         notes=attempt.notes,
+        history=tuple(attempt.incumbent.history),
         **found,
     )

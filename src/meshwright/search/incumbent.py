@@ -6,9 +6,9 @@ best so far is known. Knows neither how plans are found nor how an answer is wor
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from meshwright.plan.answer import ROUNDING, RunnerUp, Stop, is_below
+from meshwright.plan.moment import Moment
 from meshwright.plan.plan import Plan
 from meshwright.search.claim import Claim
 from meshwright.search.clock import Clock
@@ -18,20 +18,6 @@ from meshwright.search.judge import Verdict
 def is_proved(step_seconds: float, bound_seconds: float) -> bool:
     """Whether a step is as fast as a bound, but for rounding."""
     return step_seconds <= bound_seconds * (1 + ROUNDING)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
-    """When a method made the best step shorter or a bound longer."""
-
-    seconds: float
-    """Since the search began."""
-    method: str
-    step_seconds: float
-    """Of the best plan that fits by then; infinity while none does."""
-    bound_seconds: float
-    """The best bound by then on what the method's bounds are bounds on."""
-    claim: Claim
 
 
 class Attempt:
@@ -188,6 +174,6 @@ class Incumbent:
                 method=attempt.method,
                 step_seconds=min(fastest, attempt.step_seconds),
                 bound_seconds=self.bound_on(claim),
-                claim=claim,
+                claim=str(claim),
             )
             self.history.append(moment)

@@ -135,6 +135,16 @@ class Timeline:
         sums = np.bincount(sorts, weights=size[:until], minlength=int(number[-1]) + 1)
         return sums.astype(np.float64, copy=False)
 
+    def memory_parts(self, device: int, sort: Ints) -> tuple[Floats, Floats]:
+        """A device's memory over time by sort: a row for each moment of `memory`, a column for each
+        sort and a last one for what ops work in. What is held for the whole step is left out."""
+        device = int(self.program.leader[device])
+        when, size, which = self._memory_events[device]
+        number = np.append(sort, sort.max(initial=-1) + 1)
+        change = np.zeros((len(when) + 1, int(number[-1]) + 1))
+        change[np.arange(1, len(when) + 1), number[np.minimum(which, len(sort))]] = size
+        return np.concatenate(([0.0], when)), np.cumsum(change, axis=0)
+
     @cached_property
     def _memory_events(self) -> list[tuple[Floats, Floats, Ints]]:
         """By device the moments and signed sizes of allocations and frees, in order, and the buffer

@@ -77,7 +77,7 @@ def add_plan(commands: Any) -> None:
         "network that guides it, as `python -m meshwright.learn` trains it (also of auto; "
         "default: the one that comes with the package)",
     )
-    text = "write the plan, the answer, the trace and copies of graph and cluster there"
+    text = "write the plan, the answer, a report, a trace and copies of graph and cluster there"
     add_output(parser, text)
     add_json(parser)
 

@@ -22,7 +22,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import time_sources
 from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.graph.graph import Graph
-from meshwright.plan.answer import PROVEN, Answer, Stop
+from meshwright.plan.answer import PROVEN, STOP_MEANINGS, Answer
 from meshwright.plan.facts import HybridFacts
 from meshwright.plan.plan import Plan
 from meshwright.report.expected import expected_error
@@ -36,13 +36,6 @@ from meshwright.units import (
     format_seconds,
 )
 
-_STOPS = {
-    Stop.PROVED: "the plan is as fast as the bound, by the times of this cost model",
-    Stop.ENDED: "the search ended by itself, the plan is its best",
-    Stop.LIMIT: "the budget cut the search short, the plan is the best so far",
-    Stop.INTERRUPTED: "Ctrl-C cut the search short, the plan is the best so far",
-    Stop.INFEASIBLE: "no plan that fits was found",
-}
 _FRAME = 6
 """Columns of a panel's frame beside its title: two corners, and a line and a space on each side."""
 _FACT_STYLES = {"step": "bold green"}
@@ -73,7 +66,7 @@ def show_answer(
         "bound": f"{format_seconds(answer.bound_seconds)}   {PROVEN}: no plan{kind} is faster",
         "gap": f"{format_percent(answer.gap)}   at most so much slower than the best",
         "method": f"{answer.method}   searched for {format_seconds(answer.search_seconds)}",
-        "stop": f"{answer.stop.value}   {_STOPS[answer.stop]}",
+        "stop": f"{answer.stop.value}   {STOP_MEANINGS[answer.stop]}",
     }
     if answer.provenance:
         rows["times"] = answer.provenance

@@ -21,10 +21,10 @@ def link_events(timeline: Timeline, cluster: Cluster, view: TraceView) -> Iterat
     """Tracks of links. Transfers that share a link overlap, so a link has as many lanes as it has
     transfers at once: events of one track must nest, in both viewers."""
     yield from name_process(LINKS, "links")
-    program, names = timeline.program, _link_names(timeline, cluster)
+    program, names = timeline.program, name_links(timeline, cluster)
     kinds, size, thread = categories(program), program.instructions["bytes"], 0
     for link, spans in _spans_of_links(timeline, view):
-        lanes = _assign_lanes(spans.start.tolist(), spans.finish.tolist())
+        lanes = assign_lanes(spans.start.tolist(), spans.finish.tolist())
         others = f" (as {view.links[link] - 1} others)" if view.links[link] > 1 else ""
         for lane in range(max(lanes) + 1):
             suffix = f" ({lane + 1})" if lane else ""
@@ -41,7 +41,7 @@ def link_events(timeline: Timeline, cluster: Cluster, view: TraceView) -> Iterat
                 "args": {"bytes": float(size[row]) * count},
             }
         thread += max(lanes) + 1
-    for link, when, rate in _link_rates(timeline, view.links):
+    for link, when, rate in link_rates(timeline, view.links):
         name = f"{names[link]} rate"
         yield from counter(LINKS, name, "bytes/s", when, rate, view.max_points)
 
@@ -63,7 +63,7 @@ def _spans_of_links(timeline: Timeline, view: TraceView) -> Iterator[tuple[int, 
         yield link, Spans(**{name: column[order] for name, column in columns.items()})
 
 
-def _link_names(timeline: Timeline, cluster: Cluster) -> list[str]:
+def name_links(timeline: Timeline, cluster: Cluster) -> list[str]:
     """Of the cluster's links, numbered where several join the same nodes, then of allocations."""
     names: list[str] = []
     seen: Counter[str] = Counter()
@@ -75,7 +75,7 @@ def _link_names(timeline: Timeline, cluster: Cluster) -> list[str]:
     return names + [f"allocation {each.source} -> {each.target}" for each in allocations]
 
 
-def _assign_lanes(starts: list[int], finishes: list[int]) -> list[int]:
+def assign_lanes(starts: list[int], finishes: list[int]) -> list[int]:
     """The first lane that is free when each begins; sorted by start."""
     free_at: list[int] = []
     lanes = []
@@ -88,7 +88,7 @@ def _assign_lanes(starts: list[int], finishes: list[int]) -> list[int]:
     return lanes
 
 
-def _link_rates(
+def link_rates(
     timeline: Timeline, links: Mapping[int, int]
 ) -> Iterator[tuple[int, Floats, Floats]]:
     """Each used link's rate over time: from each moment on so many bytes a second."""

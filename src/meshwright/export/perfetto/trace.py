@@ -24,7 +24,7 @@ from meshwright.program.collective import Lane, find_lanes
 from meshwright.program.program import Kind, Program
 from meshwright.simulate.timeline import Timeline
 
-_LANE_NAMES = {
+LANE_NAMES = {
     Lane.COMPUTE: "",
     Lane.SYNC: " collectives",
     Lane.GATHER: " weight gathers",
@@ -110,17 +110,25 @@ def _name_devices(program: Program, view: TraceView) -> Iterator[Event]:
     if program.call_seconds is not None:
         calling = program.instructions["device"][program.call_seconds > 0]
         used |= set((_first_track(calling.astype(np.int64)) + Lane.TEAM).tolist())
+    for device, name in name_devices(program, view).items():
+        for lane, suffix in LANE_NAMES.items():
+            track = _first_track(device) + lane
+            if lane == Lane.COMPUTE or track in used:
+                yield from name_thread(DEVICES, track, name + suffix)
+
+
+def name_devices(program: Program, view: TraceView) -> dict[int, str]:
+    """What the devices with tracks are called, with how many others each stands for."""
     sizes = {team[0]: len(team) for team in program.teams}
+    found = {}
     for device, number in view.devices.items():
         name, size = program.device_names[device], sizes.get(device, 1)
         if size > 1:
             name = f"{name} (group of {size})"
         if number > size:
             name = f"{name} (as {number - size} others)"
-        for lane, suffix in _LANE_NAMES.items():
-            track = _first_track(device) + lane
-            if lane == Lane.COMPUTE or track in used:
-                yield from name_thread(DEVICES, track, name + suffix)
+        found[device] = name
+    return found
 
 
 def _device_slices(timeline: Timeline, view: TraceView) -> Iterator[Event]:

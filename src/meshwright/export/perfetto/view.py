@@ -67,12 +67,7 @@ def choose_view(timeline: Timeline, cluster: Cluster, max_events: int | None = N
     max_events = MAX_EVENTS if max_events is None else max_events
     program = timeline.program
     leaders = np.unique(program.leader).tolist()
-    routes = tuple(_find_routes(timeline, cluster))
-    view = TraceView(
-        devices=dict.fromkeys(leaders, 1),
-        links={link: 1 for route in routes for link in route.links},
-        routes=routes,
-    )
+    view = whole_view(timeline, cluster)
     if _count_events(timeline, view) <= max_events:
         return view
     equal = _equal_devices(program, leaders)
@@ -87,6 +82,16 @@ def choose_view(timeline: Timeline, cluster: Cluster, max_events: int | None = N
         some = f"of {len(equal)} kinds of devices {len(view.devices)} are shown"
         view = replace(view, remarks=(*view.remarks, _MERGED, some))
     return view
+
+
+def whole_view(timeline: Timeline, cluster: Cluster) -> TraceView:
+    """All of a timeline."""
+    routes = tuple(list_routes(timeline, cluster))
+    return TraceView(
+        devices=dict.fromkeys(np.unique(timeline.program.leader).tolist(), 1),
+        links={link: 1 for route in routes for link in route.links},
+        routes=routes,
+    )
 
 
 def _narrowed(timeline: Timeline, view: TraceView, devices: Mapping[int, int]) -> TraceView:
@@ -133,7 +138,7 @@ def _equal_devices(program: Program, leaders: list[int]) -> dict[int, int]:
     return counts
 
 
-def _find_routes(timeline: Timeline, cluster: Cluster) -> Iterator[Route]:
+def list_routes(timeline: Timeline, cluster: Cluster) -> Iterator[Route]:
     """SENDs and collectives by their links; without sharing, collectives have none."""
     rows = timeline.program.instructions
     firsts = np.unique(rows["task"], return_index=True)[1]
