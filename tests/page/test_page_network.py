@@ -6,6 +6,7 @@ from pages import Planned, pipeline, replicas
 
 import meshwright as mw
 from link_use import link_use
+from meshwright.graph.graph import Phase
 from meshwright.page.network import draw_network
 from meshwright.page.strip import draw_strips
 from meshwright.plan.plan import place_ops
@@ -60,3 +61,12 @@ def test_a_strip_has_every_op_under_its_part() -> None:
     ]  # fmt: skip
     assert forward.stretches[0].where == "embedding to layer 1"
     assert forward.is_whole
+
+
+def test_where_layers_are_divided_modules_say_where() -> None:
+    graph, cluster, _ = pipeline()
+    names = [device.name for device in cluster.devices]
+    places = [int(phase != Phase.FORWARD) for phase in graph.phase.tolist()]
+    strips = draw_strips(graph, place_ops(graph.op_names, places, names))
+    first = graph.module[0] or graph.op_names[0]
+    assert strips[0].stretches[0].where.startswith(first)

@@ -42,7 +42,7 @@ def draw_strips(graph: Graph, plan: Plan) -> tuple[Strip, ...]:
     part_of_op = np.full(graph.num_ops, -1, dtype=np.int64)
     for number, part in enumerate(plan.parts):
         part_of_op[[graph.index[name] for name in part.ops]] = number
-    names = _places(graph)
+    names = _places(graph, part_of_op)
     strips = []
     for phase in Phase:
         ops = np.flatnonzero(graph.phase == phase)
@@ -51,15 +51,18 @@ def draw_strips(graph: Graph, plan: Plan) -> tuple[Strip, ...]:
     return tuple(strips)
 
 
-def _places(graph: Graph) -> list[str]:
-    """By op the layer that it is of, or its module, or its own name."""
+def _places(graph: Graph, part_of_op: Longs) -> list[str]:
+    """By op the layer that it is of, where the plan divides no layer; else its module or name."""
     if has_layers(graph):
         stack = find_layers(graph)
-        known = [stack.layer_name(layer) for layer in range(stack.num_layers)]
-        named = [f"layer {each}" if each.isdecimal() else each for each in known]
-        return [named[layer] for layer in stack.layer_of_op.tolist()]
-    pairs = zip(graph.module, graph.op_names, strict=True)
-    return [module or name for module, name in pairs]
+        layer = stack.layer_of_op
+        pairs = np.unique(np.stack((layer, part_of_op)), axis=1)
+        if len(pairs[0]) == len(np.unique(layer)):
+            known = [stack.layer_name(each) for each in range(stack.num_layers)]
+            named = [f"layer {each}" if each.isdecimal() else each for each in known]
+            return [named[each] for each in layer.tolist()]
+    own = zip(graph.module, graph.op_names, strict=True)
+    return [module or name for module, name in own]
 
 
 def _draw_strip(phase: str, parts: Longs | Ints, names: list[str]) -> Strip:
