@@ -43,6 +43,8 @@ from meshwright.simulate.simulate import simulate
 
 _ALLOCATED_SHARE = 0.85
 """Of the budget for a search, or for all of them, where the network is shared out afterwards."""
+_NEAR_SHARE = 0.6
+"""The part of the time left that a search gets near plans that are there."""
 _FIRST_FEW = 3
 """Plans of `auto` that the network is shared out for in any case; others while there is time."""
 _FAR = 10.0
@@ -235,6 +237,8 @@ def _run_all(
             if whole.is_interrupted or (incumbent.attempts and clock.is_over):
                 break
             share = ENTRIES[name].share
+            if problem.starts and share < 1:
+                share = max(share, _NEAR_SHARE)
             own = clock.first(1.0) if is_one else clock.rest(share, tells=False)
             with whole.hurried(is_hurried=bool(incumbent.attempts)):
                 run_method(name, problem.within(own), incumbent)
