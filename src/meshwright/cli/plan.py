@@ -137,7 +137,7 @@ def _present(
     answer = with_facts(graph, cluster, answer, timeline)
     if folder is not None:
         with held_interrupt():
-            _write(folder, graph, cluster, answer)
+            write_answer(folder, graph, cluster, answer)
         if has_trace:
             _write_trace(arguments, folder / TRACE_FILE, timeline, cluster)
     if arguments.json:
@@ -187,10 +187,10 @@ def _write_refusal(folder: Path | None, graph: Graph, cluster: Cluster, answer: 
     if (folder / PLAN_FILE).exists():
         remark(f"{folder} keeps the plan that it had")
     else:
-        _write(folder, graph, cluster, answer)
+        write_answer(folder, graph, cluster, answer)
 
 
-def _write(folder: Path, graph: Graph, cluster: Cluster, answer: Answer) -> None:
+def write_answer(folder: Path, graph: Graph, cluster: Cluster, answer: Answer) -> None:
     """Write an answer with what it is about, and its plan if there is one."""
     plan = answer.plan
     document = answer.to_dict(None if plan is None else PLAN_FILE)

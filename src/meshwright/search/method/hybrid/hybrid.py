@@ -43,8 +43,8 @@ from meshwright.search.pool.engine import open_engine
 from meshwright.search.pool.process import Processes
 from meshwright.search.problem import Problem
 
-_INTERLEAVED = 8
-"""Drafts that are also tried with several chunks a device."""
+_INTERLEAVED, _NEAR_INTERLEAVED = 8, 3
+"""Drafts that are also tried with several chunks a device; fewer near a plan that is there."""
 _UNIFORM_CELLS = 6
 """On few devices, frames and sizes that are also tried with one option for all stages; on
 more, simulations take too long to make use of that."""
@@ -69,8 +69,9 @@ _UNEVEN_MARGIN = 1.25
 """The same on uneven networks, where estimates are off by up to a quarter."""
 _SMALL_DEVICES, _SMALL_LAYERS = 16, 8
 """On so few devices, and with so few layers, every plan of the scope may be looked at."""
-_NEAR_KEPT, _NEAR_SIMULATED = 24, 8
-"""Near a plan that is there so many drafts are kept, and so many that fit are simulated."""
+_NEAR_KEPT, _NEAR_SIMULATED, _NEAR_RUNNER_UPS = 24, 8, 1
+"""Near a plan that is there so many drafts are kept, so many that fit are simulated by layer, and
+so many besides the best of them op by op."""
 _EXHAUSTED = 5_000
 """Every plan is looked at only where no more than so many of them have to be simulated."""
 _SLOW_SECONDS = 0.25
@@ -130,7 +131,7 @@ def hybrid(problem: Problem, attempt: Attempt) -> None:
         bound = trials.best_seconds  # by layer it proves nothing about steps op by op
     # A start may divide samples as no plan of the scope does, and be faster than all of them.
     attempt.raise_bound(min(bound, attempt.step_seconds))
-    offer_trials(attempt, trials, 0 if is_near else RUNNER_UPS)
+    offer_trials(attempt, trials, _NEAR_RUNNER_UPS if is_near else RUNNER_UPS)
     if attempt.plan is not None:
         attempt.statistics["whole"] = float(is_whole)
         whole = "all plans of this space were looked at, layer by layer"
@@ -229,7 +230,7 @@ def find_drafts(space: HybridSpace, pool: Pool, clock: Clock, *, is_near: bool =
     if ScheduleKind.INTERLEAVED in space.scope.schedules:
         is_tied = space.stack.shares_groups
         legal = [each for each in space.options if not (is_tied and each.is_plain)]
-        for draft in seeds.drafts()[:_INTERLEAVED]:
+        for draft in seeds.drafts()[: _NEAR_INTERLEAVED if is_near else _INTERLEAVED]:
             for each in interleave(
                 space.layouts, space.shapes, legal, draft, space.scope.interleaved_chunks
             ):

@@ -10,7 +10,7 @@ from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.problem import Problem
 
 _WIDTHS = ("tensor", "context", "expert")
-_SETTLED = 1.05
+_SETTLED = 1.02
 """By layer steps differ from those op by op by a few per cent: a start that takes longer than the
 best draft by more than this factor is not looked at op by op."""
 
