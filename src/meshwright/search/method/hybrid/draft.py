@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from meshwright.plan.part import Keys, Schedule, ScheduleKind
 from meshwright.plan.stage import DraftStage, Frame
 
-KEPT = 64
+_KEPT = 64
 """The best by estimate."""
 _ALIKE = 2
 """Drafts that differ in their pods only."""
@@ -60,8 +60,6 @@ class HybridDraft:
 class Pool:
     """The best drafts so far, of plans that differ in more than their pods two at the most."""
 
-    most: int = KEPT
-    """How many drafts are kept."""
     refuses_plain: bool = False
     """Whether the first and the last layer share weights: a plan of several stages without teams,
     ZeRO or recomputation would have to have both on the same devices."""
@@ -72,7 +70,7 @@ class Pool:
     @property
     def limit(self) -> float:
         """What a draft must beat to be kept."""
-        return -self.kept[0][0] if len(self.kept) == self.most else float("inf")
+        return -self.kept[0][0] if len(self.kept) == _KEPT else float("inf")
 
     def offer(self, draft: HybridDraft) -> None:
         """Keep it if it is good and new."""
@@ -87,7 +85,7 @@ class Pool:
             return
         others.append(seconds)
         heapq.heappush(self.kept, (-seconds, -len(self.seen), draft))
-        if len(self.kept) > self.most:
+        if len(self.kept) > _KEPT:
             heapq.heappop(self.kept)
 
     def drafts(self) -> list[HybridDraft]:

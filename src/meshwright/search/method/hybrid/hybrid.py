@@ -17,7 +17,7 @@ from meshwright.plan.degrees import stage_degrees
 from meshwright.plan.part import ScheduleKind
 from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Attempt
-from meshwright.search.method.hybrid.draft import KEPT, HybridDraft, Pool
+from meshwright.search.method.hybrid.draft import HybridDraft, Pool
 from meshwright.search.method.hybrid.exhaust import exhaust
 from meshwright.search.method.hybrid.frame import FrameSearch
 from meshwright.search.method.hybrid.interleave import interleave
@@ -43,8 +43,8 @@ from meshwright.search.pool.engine import open_engine
 from meshwright.search.pool.process import Processes
 from meshwright.search.problem import Problem
 
-_INTERLEAVED, _NEAR_INTERLEAVED = 8, 3
-"""Drafts that are also tried with several chunks a device; fewer near a plan that is there."""
+_INTERLEAVED = 8
+"""Drafts that are also tried with several chunks a device."""
 _UNIFORM_CELLS = 6
 """On few devices, frames and sizes that are also tried with one option for all stages; on
 more, simulations take too long to make use of that."""
@@ -69,9 +69,9 @@ _UNEVEN_MARGIN = 1.25
 """The same on uneven networks, where estimates are off by up to a quarter."""
 _SMALL_DEVICES, _SMALL_LAYERS = 16, 8
 """On so few devices, and with so few layers, every plan of the scope may be looked at."""
-_NEAR_KEPT, _NEAR_SIMULATED, _NEAR_RUNNER_UPS = 24, 8, 1
-"""Near a plan that is there so many drafts are kept, so many that fit are simulated by layer, and
-so many besides the best of them op by op."""
+_NEAR_FEWER, _NEAR_RUNNER_UPS = 4, 2
+"""Near a plan that is there a quarter of as many drafts are simulated, and so many besides the best
+of them op by op: on few devices, where steps by layer and op by op differ by up to a quarter."""
 _EXHAUSTED = 5_000
 """Every plan is looked at only where no more than so many of them have to be simulated."""
 _SLOW_SECONDS = 0.25
@@ -95,7 +95,7 @@ def hybrid(problem: Problem, attempt: Attempt) -> None:
         attempt.refuse(f"not for this search: {error}")
         return
     is_near = bool(problem.starts)
-    pool = Pool(most=_NEAR_KEPT if is_near else KEPT, refuses_plain=space.stack.shares_groups)
+    pool = Pool(refuses_plain=space.stack.shares_groups)
     scene = TrialScene(
         graph=graph, cluster=problem.cluster, tiers=space.prices.tiers, sharing=problem.sharing,
         runtime=problem.runtime,
@@ -131,7 +131,9 @@ def hybrid(problem: Problem, attempt: Attempt) -> None:
         bound = trials.best_seconds  # by layer it proves nothing about steps op by op
     # A start may divide samples as no plan of the scope does, and be faster than all of them.
     attempt.raise_bound(min(bound, attempt.step_seconds))
-    offer_trials(attempt, trials, _NEAR_RUNNER_UPS if is_near else RUNNER_UPS)
+    is_large = problem.cluster.num_devices > _FEW_DEVICES
+    near_ups = 0 if is_large else _NEAR_RUNNER_UPS
+    offer_trials(attempt, trials, near_ups if is_near else RUNNER_UPS)
     if attempt.plan is not None:
         attempt.statistics["whole"] = float(is_whole)
         whole = "all plans of this space were looked at, layer by layer"
@@ -153,7 +155,7 @@ def _simulate(
     first = list({draft.family: draft for draft in reversed(drafts)}.values())[::-1]
     margin = _MARGIN if space.prices.tiers.is_even else _UNEVEN_MARGIN
     most = _SIMULATED if space.cluster.num_devices > _FEW_DEVICES else _SIMULATED_OF_FEW
-    most = _NEAR_SIMULATED if is_near else most
+    most = most // _NEAR_FEWER if is_near else most
     before = clock.elapsed
     trials.run(first[:1])
     spent = clock.elapsed - before
@@ -197,10 +199,10 @@ def find_drafts(space: HybridSpace, pool: Pool, clock: Clock, *, is_near: bool =
     """Stages of one size in every frame whose bound is below what the pool keeps, stages of
     different sizes in the best frames, and chunks on the devices of the best drafts.
 
-    `is_near`: a plan is there already, and what takes longest for the least is left out."""
+    `is_near`: a plan is there already, and stages of different sizes are not looked for."""
     kinds = [each for each in space.scope.schedules if each is not ScheduleKind.INTERLEAVED]
     # Interleaved drafts begin from others, which are dropped where they may not be used.
-    seeds = pool if kinds else Pool(most=pool.most)
+    seeds = pool if kinds else Pool()
     kinds = kinds or [ScheduleKind.ONE_F_ONE_B]
 
     def limit() -> float:
@@ -218,8 +220,7 @@ def find_drafts(space: HybridSpace, pool: Pool, clock: Clock, *, is_near: bool =
             found += search.drafts(kinds, limit)
         for draft in found:
             seeds.offer(draft)
-    if not is_near:
-        _add_uniform(space, seeds, kinds, clock)
+    _add_uniform(space, seeds, kinds, clock)
     has_mixed = space.scope.mixed and not is_near
     for frame, sizes in list_mixed(space, seeds.drafts()) if has_mixed else ():
         if clock.is_over:
@@ -230,7 +231,7 @@ def find_drafts(space: HybridSpace, pool: Pool, clock: Clock, *, is_near: bool =
     if ScheduleKind.INTERLEAVED in space.scope.schedules:
         is_tied = space.stack.shares_groups
         legal = [each for each in space.options if not (is_tied and each.is_plain)]
-        for draft in seeds.drafts()[: _NEAR_INTERLEAVED if is_near else _INTERLEAVED]:
+        for draft in seeds.drafts()[:_INTERLEAVED]:
             for each in interleave(
                 space.layouts, space.shapes, legal, draft, space.scope.interleaved_chunks
             ):

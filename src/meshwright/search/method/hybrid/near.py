@@ -10,9 +10,6 @@ from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.problem import Problem
 
 _WIDTHS = ("tensor", "context", "expert")
-_SETTLED = 1.02
-"""By layer steps differ from those op by op by a few per cent: a start that takes longer than the
-best draft by more than this factor is not looked at op by op."""
 
 
 def near_scope(scope: Scope, starts: Sequence[Plan]) -> Scope:
@@ -39,11 +36,11 @@ def _near(limits: Sequence[int], used: Iterable[int]) -> tuple[int, ...]:
 
 
 def offer_near(problem: Problem, attempt: Attempt, best_seconds: float) -> None:
-    """Offer the starts that may be faster than the best draft, whose step is by layer."""
+    """Offer the starts that are faster than the best draft by layer."""
     for plan in problem.starts:
         try:
             quick = problem.try_plan(plan, "layer")
-            if quick.fits and quick.step_seconds <= _SETTLED * best_seconds:
+            if quick.fits and quick.step_seconds <= best_seconds:
                 attempt.offer(plan, problem.settle(plan))
         except InputError:  # it cannot be run here; who made it says why
             continue
