@@ -223,9 +223,7 @@ def test_from_nothing_a_plan_needs_what_it_holds(model: str) -> None:
     names = [device.name for device in cluster.devices]
     left = drop_hosts(cluster, ["host0"], "without")
     before = data(graph, names[0])  # which is gone
-    after = Plan.from_degrees(graph, left, data=2, tensor=3) if model == "none" else data(
-        graph, *names[2:6], zero=3
-    )  # fmt: skip
+    after = data(graph, *names[2:6], zero=3)
     found = find_moves(graph, (cluster, before), (left, after))
     assert found.total_bytes == pytest.approx(found.state_bytes)
     assert found.stored_bytes == pytest.approx(found.state_bytes)
