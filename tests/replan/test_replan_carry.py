@@ -1,5 +1,7 @@
 """What of a plan stays where it is on another cluster, and where the rest goes."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from meshwright.change.host import drop_hosts
@@ -22,7 +24,7 @@ def graph() -> Graph:
     return load_graph(LLAMA)
 
 
-def pipeline(graph: Graph, homes: list[tuple[str, ...]], layers: list[str]) -> Plan:
+def pipeline(graph: Graph, homes: Sequence[tuple[str, ...]], layers: Sequence[str]) -> Plan:
     parts = tuple(Part(layers=each, devices=home) for each, home in zip(layers, homes, strict=True))
     schedule = Schedule(kind=ScheduleKind.ONE_F_ONE_B, microbatches=2)
     return Plan(parts=parts, schedule=schedule).in_ops(graph)

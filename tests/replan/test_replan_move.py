@@ -194,7 +194,7 @@ def test_every_number_has_as_many_holders(
         key=("weights", "o"), numbers=shape.numbers, number_bytes=4.0, parts=(0,), is_cut=is_cut,
         of_experts=of_experts, is_sharded=is_sharded,
     )  # fmt: skip
-    held = sum(numbers_of(piece, part, each, shape).astype(int) for each in devices)
+    held = np.sum([numbers_of(piece, part, each, shape) for each in devices], axis=0)
     divided = (tensor if is_cut else 1) * (expert if of_experts else 1)
     copies = count // divided
     if is_sharded:  # of those that hold the same, one has each number; a team divides no more

@@ -9,8 +9,6 @@ from meshwright.search.incumbent import Attempt
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.problem import Problem
 
-_WIDTHS = ("tensor", "context", "expert")
-
 
 def near_scope(scope: Scope, starts: Sequence[Plan]) -> Scope:
     """The scope with widths of teams within twice and half of those of some plans.
@@ -21,11 +19,12 @@ def near_scope(scope: Scope, starts: Sequence[Plan]) -> Scope:
     if not starts:
         return scope
     parts = [part for plan in starts for part in plan.parts]
-    near = {
-        name: _near(getattr(scope, name), {getattr(part, name) for part in parts})
-        for name in _WIDTHS
-    }
-    return replace(scope, **near)
+    return replace(
+        scope,
+        tensor=_near(scope.tensor, {part.tensor for part in parts}),
+        context=_near(scope.context, {part.context for part in parts}),
+        expert=_near(scope.expert, {part.expert for part in parts}),
+    )
 
 
 def _near(limits: Sequence[int], used: Iterable[int]) -> tuple[int, ...]:
