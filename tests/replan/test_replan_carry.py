@@ -88,6 +88,16 @@ def test_a_stage_without_a_device_goes_to_idle_ones_or_to_its_neighbours(graph: 
     check_all_run(graph, carried.starts)
 
 
+def test_idle_devices_may_stand_in_for_those_that_are_gone(graph: Graph) -> None:
+    plan = Plan(parts=(Part(ops=graph.op_names, devices=NAMES[2:6]),))
+    carried = carry_plan(graph, WHOLE, LEFT, plan)
+    assert carried.plan is not None
+    assert carried.plan.parts[0].devices == NAMES[4:6]
+    (other,) = carried.repaired
+    assert other.parts[0].devices == (NAMES[0], NAMES[1], NAMES[4], NAMES[5])
+    check_all_run(graph, carried.starts)
+
+
 def test_ops_without_a_device_are_dealt_out(graph: Graph) -> None:
     device_of_op = [2 if number % 3 else 0 for number in range(graph.num_ops)]
     of_group: dict[int, int] = {}
