@@ -170,7 +170,7 @@ def replan(
     `answer` is one of `plan`, or a folder of `meshwright plan -o`. The changed cluster is `cluster`
     or the old one, with `changes` as `whatif` takes them (without="host3", hosts="+1", link=...)
     and with the measured rates of a file `bandwidth`, which maps names of links to rates.
-    `budget_seconds` is for the search, by default a sixth of the request's;
+    `budget_seconds` is for the search, by default a seventh of the request's;
     `steps_to_checkpoint` how many steps are left until a checkpoint is written anyway, and
     `storage` what the storage of checkpoints gives, such as "5 GB/s".
     """

@@ -73,7 +73,7 @@ def test_a_plans_form_tells_its_method(kind: str) -> None:
 def test_methods_near_a_plan_are_its_own_and_the_quick() -> None:
     assert near_methods(GRAPH, [divided()]) == ("hybrid",)
     assert near_methods(GRAPH, [placed()])[-1] == "placement"
-    assert near_methods(GRAPH, [staged()])[-3:] == ("pipeline", "hybrid", "deploy")
+    assert near_methods(GRAPH, [staged()])[-3:] == ("pipeline", "deploy", "hybrid")
 
 
 @pytest.mark.parametrize("kind", STARTS)

@@ -11,7 +11,7 @@ from meshwright.planned import Planned
 from meshwright.replan.carry import Carried, carry_plan
 from meshwright.search.portfolio import Report, find_plan
 
-BUDGET_PART = 1 / 6
+BUDGET_PART = 1 / 7
 """The part of a request's budget that a search near its plan gets, unless told otherwise."""
 
 

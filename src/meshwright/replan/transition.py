@@ -209,7 +209,7 @@ def plan_transition(
 ) -> Transition:
     """Plan anew on a changed cluster, and say what going over to the new plan takes and brings.
 
-    `budget_seconds` is for the search; None: a sixth of the request's. `steps_to_checkpoint`:
+    `budget_seconds` is for the search; None: a seventh of the request's. `steps_to_checkpoint`:
     steps until the state is written anyway; `storage_bytes_per_second`: what its storage gives to
     all hosts together; None: not known.
     """

@@ -45,6 +45,9 @@ _ALLOCATED_SHARE = 0.85
 """Of the budget for a search, or for all of them, where the network is shared out afterwards."""
 _NEAR_SHARE = 0.6
 """The part of the time left that a search gets near plans that are there."""
+_NEAR_LEAST = 0.2
+"""Of the time: with less than that left no more searches begin near plans that are there, since
+some take longer than they are given."""
 _FIRST_FEW = 3
 """Plans of `auto` that the network is shared out for in any case; others while there is time."""
 _FAR = 10.0
@@ -239,6 +242,8 @@ def _run_all(
             share = ENTRIES[name].share
             if problem.starts and share < 1:
                 share = max(share, _NEAR_SHARE)
+                if incumbent.best is not None and clock.left < _NEAR_LEAST * clock.seconds:
+                    continue
             own = clock.first(1.0) if is_one else clock.rest(share, tells=False)
             with whole.hurried(is_hurried=bool(incumbent.attempts)):
                 run_method(name, problem.within(own), incumbent)

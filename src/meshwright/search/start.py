@@ -50,7 +50,7 @@ def near_methods(graph: Graph, starts: Sequence[Plan]) -> tuple[str, ...]:
     if others and has_layers(graph):
         others.add("hybrid")
     own = [name for name in SEARCHES if name in kinds]
-    return (*_QUICK, *own, *(name for name in SEARCHES if name in others - kinds))
+    return (*_QUICK, *own, *sorted(others - kinds))
 
 
 def own_starts(problem: Problem, method: str) -> list[Plan]:

@@ -65,7 +65,7 @@ def add_replan(commands: Any) -> None:
         "--budget",
         positive,
         "S",
-        "seconds for the search (default: a sixth of the plan's)",
+        "seconds for the search (default: a seventh of the plan's)",
     )
     add_output(parser, "write the new plan there, as `meshwright plan -o` does")
     add_json(parser)

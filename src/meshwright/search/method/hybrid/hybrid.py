@@ -232,6 +232,8 @@ def find_drafts(space: HybridSpace, pool: Pool, clock: Clock, *, is_near: bool =
         is_tied = space.stack.shares_groups
         legal = [each for each in space.options if not (is_tied and each.is_plain)]
         for draft in seeds.drafts()[:_INTERLEAVED]:
+            if is_near and clock.is_over:
+                break
             for each in interleave(
                 space.layouts, space.shapes, legal, draft, space.scope.interleaved_chunks
             ):
