@@ -62,6 +62,8 @@ _MAX_POLISHED = 2000
 """... and simulations of the local search. Of small steps ..."""
 _LOOKS, _LEAST_LOOKS = 1, 50
 """... not more of either than so many for each action of each group, and at least so many."""
+_NEAR_FEWER = 6
+"""Near a plan that is there it is so many times fewer."""
 _STARTS = 6
 """Of the local search: so many of the tree's best strategies."""
 _ROUNDING = 1e-9
@@ -304,7 +306,8 @@ class _DeploySearch:
 
     @property
     def _num_looks(self) -> int:
-        return max(_LEAST_LOOKS, _LOOKS * int(self._analysis.allowed.sum()))
+        looks = _LOOKS * int(self._analysis.allowed.sum())
+        return max(_LEAST_LOOKS, looks // _NEAR_FEWER if self._problem.starts else looks)
 
     def _keep_strategy(self, strategy: Strategy, evaluator: Evaluator) -> None:
         self._keep(make_plan(self._analysis, strategy), 0, evaluator.evaluate(strategy))
