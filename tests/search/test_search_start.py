@@ -16,8 +16,10 @@ from meshwright.search.method.deploy.near import read_strategy
 from meshwright.search.method.deploy.option import GroupAction, GroupOption
 from meshwright.search.method.hybrid.near import near_scope
 from meshwright.search.method.hybrid.scope import Scope
+from meshwright.search.method.pipeline.scope import PipelineScope
 from meshwright.search.portfolio import find_plan
-from meshwright.search.start import kind_of, near_methods, suits
+from meshwright.search.problem import Problem
+from meshwright.search.start import is_allowed, kind_of, near_methods, suits
 from meshwright.source import load_graph
 
 GRAPH = load_graph(
@@ -76,6 +78,14 @@ def test_methods_near_a_plan_are_its_own_and_the_quick() -> None:
     assert near_methods(GRAPH, [staged()])[-3:] == ("pipeline", "deploy", "hybrid")
 
 
+@pytest.mark.parametrize("method", ["pipeline", "placement", "deploy", "heft", "data"])
+def test_a_start_of_another_kind_leaves_a_method_to_itself(method: str) -> None:
+    with counted_clock():
+        answer = find_plan(GRAPH, CLUSTER, method=method, budget_seconds=0.05, starts=[divided()])
+    assert answer.plan is not None
+    assert answer.plan.is_plain
+
+
 @pytest.mark.parametrize("kind", STARTS)
 @pytest.mark.parametrize("method", ["own", "auto"])
 def test_a_search_is_never_slower_than_its_start(kind: str, method: str) -> None:
@@ -101,6 +111,29 @@ def test_a_start_that_cannot_run_is_passed_over() -> None:
             GRAPH, CLUSTER, method="hybrid", budget_seconds=0.05, starts=[divided(), elsewhere]
         )
     assert answer.plan is not None
+
+
+def test_a_start_beyond_the_limits_is_no_start() -> None:
+    plan = divided()  # tensor 2, data 2, pipeline 1, ZeRO 1, selective, 2 microbatches
+    for scope, wanted in (
+        (Scope(), True),
+        (Scope(tensor=(2, 4), data=(2,), zero=(1,)), True),
+        (Scope(data=(4,)), False),
+        (Scope(zero=(0,)), False),
+        (Scope(recompute=(Recompute.NONE,)), False),
+        (Scope(microbatches=(4,)), False),
+        (PipelineScope(stages=(2,)), False),
+    ):
+        assert is_allowed(Problem(graph=GRAPH, cluster=CLUSTER, scope=scope), plan) == wanted
+    limited = Problem(graph=GRAPH, cluster=CLUSTER, microbatches=(1,))
+    assert not is_allowed(limited, plan)
+    with counted_clock():
+        answer = find_plan(
+            GRAPH, CLUSTER, method="hybrid", budget_seconds=0.05, starts=[plan],
+            scope=Scope(tensor=(1,)),
+        )  # fmt: skip
+    assert answer.plan is not None
+    assert {part.tensor for part in answer.plan.parts} == {1}
 
 
 def test_widths_near_a_plan_are_halved_and_doubled() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import has_layers
+from meshwright.plan.describe import num_slots
 from meshwright.plan.plan import Plan
 from meshwright.search.claim import Claim
 from meshwright.search.incumbent import Attempt
@@ -53,15 +54,38 @@ def near_methods(graph: Graph, starts: Sequence[Plan]) -> tuple[str, ...]:
     return (*_QUICK, *own, *sorted(others - kinds))
 
 
+def is_allowed(problem: Problem, plan: Plan) -> bool:
+    """Whether a plan keeps to what the problem limits: a host less may leave other replicas."""
+    counts = plan.schedule.microbatches if plan.schedule else 1
+    used = {
+        "microbatches": {counts},
+        "pipeline": {num_slots(plan.parts)},
+        "stages": {num_slots(plan.parts)},
+        "replicas": {part.num_replicas for part in plan.parts},
+        "data": {part.num_replicas for part in plan.parts},
+        **{
+            name: {getattr(part, name) for part in plan.parts}
+            for name in ("tensor", "context", "expert", "zero", "recompute")
+        },
+    }
+    limits = {name: getattr(problem.scope, name, ()) for name in used}
+    if problem.microbatches:
+        limits["microbatches"] = problem.microbatches
+    return all(not limits[name] or values <= set(limits[name]) for name, values in used.items())
+
+
 def own_starts(problem: Problem, method: str) -> list[Plan]:
     """The starts that a method goes on from."""
-    return [plan for plan in problem.starts if kind_of(plan) == method]
+    return [
+        plan for plan in problem.starts if kind_of(plan) == method and is_allowed(problem, plan)
+    ]
 
 
 def offer_starts(problem: Problem, attempt: Attempt) -> None:
     """Offer the starts that are among a method's plans; `hybrid` sees to its own."""
     for plan in problem.starts if attempt.method != "hybrid" else ():
-        if suits(ENTRIES[attempt.method].claim, plan) and suits(attempt.claim, plan):
+        is_own = suits(ENTRIES[attempt.method].claim, plan) and suits(attempt.claim, plan)
+        if is_own and is_allowed(problem, plan):
             try:
                 attempt.offer(plan, problem.settle(plan))
             except InputError:  # what the start lacks is for whoever made it to say

@@ -8,6 +8,7 @@ from meshwright.plan.plan import Plan
 from meshwright.search.incumbent import Attempt
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.problem import Problem
+from meshwright.search.start import is_allowed
 
 
 def near_scope(scope: Scope, starts: Sequence[Plan]) -> Scope:
@@ -36,7 +37,7 @@ def _near(limits: Sequence[int], used: Iterable[int]) -> tuple[int, ...]:
 
 def offer_near(problem: Problem, attempt: Attempt, best_seconds: float) -> None:
     """Offer the starts that are faster than the best draft by layer."""
-    for plan in problem.starts:
+    for plan in (each for each in problem.starts if is_allowed(problem, each)):
         try:
             quick = problem.try_plan(plan, "layer")
             if quick.fits and quick.step_seconds <= best_seconds:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from meshwright.array import Ints
+from meshwright.plan.plan import Plan
 from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Attempt
 from meshwright.search.instance import Instance
@@ -153,8 +154,8 @@ class _PipelineSearch:
 
         From starts: these, splits like theirs, and small changes."""
         trials, options = self.trials, self.options
-        if self.problem.starts:
-            self._run_near()
+        if plans := own_starts(self.problem, "pipeline"):
+            self._run_near(plans)
             return
         if options.tries_usual:
             trials.run(self._usual_candidates())
@@ -174,9 +175,8 @@ class _PipelineSearch:
             for start in trials.leaders(_CLIMBS):
                 trials.climb(start, self._neighbours)
 
-    def _run_near(self) -> None:
+    def _run_near(self, plans: Sequence[Plan]) -> None:
         graph, trials = self.instance.graph, self.trials
-        plans = own_starts(self.problem, "pipeline")
         starts = list(start_candidates(graph, self.problem.cluster, plans))
         trials.run(
             each
