@@ -99,7 +99,8 @@ def run_case(
     row: dict[str, Any] = {
         "model": model, "cluster": name, "method": method, "lost": cluster.hosts[1],
         "num_devices": cluster.num_devices, "devices_left": left.num_devices,
-        "budget_seconds": budget, "clock": "processor" if counts else "wall",
+        "budget_seconds": budget, "old_budget_seconds": old_budget,
+        "clock": "processor" if counts else "wall",
     }  # fmt: skip
     if old.plan is None or old.request is None:
         return row | {"skipped": f"no plan on the whole cluster: {old.binding}"}
@@ -185,7 +186,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="CASE", help="a model, cluster or method")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--budget", type=float, default=30.0, help="seconds of a search afresh")
-    parser.add_argument("--old-budget", type=float, default=10.0, help="of the plan before")
+    parser.add_argument("--old-budget", type=float, help="of the plan before (default: the same)")
     parser.add_argument(
         "--processor", action="store_true", help="searches' clock counts processor seconds"
     )
@@ -196,7 +197,7 @@ def main() -> None:
     find_plan(load_graph("mlp"), find_cluster("titan-v-2x2"), budget_seconds=2.0)  # loads all
     held = 0
     for case in chosen:
-        row = run_case(*case, given.budget, given.old_budget)
+        row = run_case(*case, given.budget, given.old_budget or given.budget)
         held += bool(row.get("holds"))
         if given.json:
             print(json.dumps(row), flush=True)
