@@ -167,10 +167,10 @@ def test_transfers_share_links() -> None:
     assert transfer_seconds(cluster, {}) == 0.0
 
 
-def numbers_of(piece: HeldState, part: Part, device: str, shape: StateShape) -> np.ndarray:
-    """Which numbers a device holds, counted one by one."""
+def numbers_of(piece: HeldState, part: Part, number: int, shape: StateShape) -> np.ndarray:
+    """Which numbers a device of a part holds, counted one by one."""
     held = np.zeros((shape.experts, shape.features, shape.rest), dtype=np.bool_)
-    for box in held_boxes(piece, part, device, shape):
+    for box in held_boxes(piece, part, number, shape):
         where = tuple(slice(a, a + n) for a, n in zip(box.offset, box.shape, strict=True))
         assert not held[where].any(), "no number is held twice"
         held[where] = True
@@ -194,7 +194,7 @@ def test_every_number_has_as_many_holders(
         key=("weights", "o"), numbers=shape.numbers, number_bytes=4.0, parts=(0,), is_cut=is_cut,
         of_experts=of_experts, is_sharded=is_sharded,
     )  # fmt: skip
-    held = np.sum([numbers_of(piece, part, each, shape) for each in devices], axis=0)
+    held = np.sum([numbers_of(piece, part, each, shape) for each in range(count)], axis=0)
     divided = (tensor if is_cut else 1) * (expert if of_experts else 1)
     copies = count // divided
     if is_sharded:  # of those that hold the same, one has each number; a team divides no more

@@ -27,7 +27,7 @@ from meshwright.plan.plan import Plan
 from meshwright.program.expand.bundle import Update, find_weights
 from meshwright.program.expand.expansion import Expansion, unexpanded
 from meshwright.program.expand.member import find_members
-from meshwright.program.expand.place import find_holder, find_place
+from meshwright.program.expand.place import find_holder, place_at
 from meshwright.program.piece import Box, bounds, cut_run
 from meshwright.program.untie import untie
 
@@ -268,9 +268,9 @@ def common_shape(numbers: int, held: Iterable[tuple[HeldState, Plan]]) -> StateS
     return StateShape(experts=experts, features=features, rest=rest)
 
 
-def held_boxes(piece: HeldState, part: Part, device: str, shape: StateShape) -> tuple[Box, ...]:
-    """What a device of a part holds of a piece."""
-    place = find_place(part, device)
+def held_boxes(piece: HeldState, part: Part, number: int, shape: StateShape) -> tuple[Box, ...]:
+    """What the device of this number among a part's holds of a piece."""
+    place = place_at(part, number)
     experts = part.expert if piece.of_experts else 1
     features = part.tensor if piece.is_cut else 1
     own = (shape.experts // experts, shape.features // features, shape.rest)

@@ -187,9 +187,9 @@ def _holders(piece: HeldState, plan: Plan, shape: StateShape) -> _Held:
     found: _Held = {}
     for number in piece.parts:
         part = plan.parts[number]
-        for device in part.devices:
+        for place, device in enumerate(part.devices):
             if device not in found:
-                found[device] = held_boxes(piece, part, device, shape)
+                found[device] = held_boxes(piece, part, place, shape)
     return {device: boxes for device, boxes in found.items() if boxes}
 
 

@@ -26,7 +26,11 @@ class PartPlace:
 
 def find_place(part: Part, device: str) -> PartPlace:
     """The place of a device of a part; of one that is not in it the first."""
-    number = part.devices.index(device) if device in part.devices else 0
+    return place_at(part, part.devices.index(device) if device in part.devices else 0)
+
+
+def place_at(part: Part, number: int) -> PartPlace:
+    """The place of the device of this number among a part's."""
     rest, tensor = divmod(number, part.tensor)
     replica, context = divmod(rest, part.context)
     return PartPlace(tensor=tensor, context=context, replica=replica, expert=replica % part.expert)
