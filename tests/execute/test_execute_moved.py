@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
 from ranks import RANKS, Ranks  # noqa: E402
-from reshard_plans import EVERY, PLANS, TEAMS  # noqa: E402
+from reshard_plans import EVERY, PLANS  # noqa: E402
 from small_models import captured, make_workload  # noqa: E402
 from small_plans import num_ranks  # noqa: E402
 from small_trainer import make_trainer, take_steps  # noqa: E402
@@ -129,27 +129,12 @@ def test_moved_bytes_are_those_that_ranks_read(
     check_moves(ranks, tmp_path, name, optimizer, first, second)
 
 
-WIDTHS = {"teams of 2": 2, "teams of 2, zero 1": 2, "teams of 2, zero 3": 2, "sequence": 2}
-WIDTHS |= {"team of 4": 4}
+TEAM_PAIRS = ["teams of 2, zero 3 -> sequence"]
+"""Of others moved bytes are an estimate: a graph does not say along which dimension a team divides
+a weight, which matters where ZeRO divides parts of teams of different widths."""
 
 
-def is_known(first: str, second: str) -> bool:
-    """Whether a graph says enough: not where ZeRO divides parts of teams of different widths, since
-    it does not say along which dimension a team divides a weight."""
-    widths = [WIDTHS.get(each, 1) for each in (first, second)]
-    is_sharded = ["zero" in each for each in (first, second)]
-    is_whole = any(w == 1 and not z for w, z in zip(widths, is_sharded, strict=True))
-    return widths[0] == widths[1] or not any(is_sharded) or is_whole
-
-
-TEAM_PAIRS = [
-    f"{one} -> {other}"
-    for one, other in permutations(EVERY, 2)
-    if {one, other} & TEAMS.keys() and is_known(one, other)
-]
-
-
-@pytest.mark.parametrize("pair", few(TEAM_PAIRS, "teams of 2, zero 3 -> sequence"))
+@pytest.mark.parametrize("pair", TEAM_PAIRS)
 def test_moved_bytes_of_teams_are_those_that_ranks_read(
     ranks: Ranks, tmp_path: Path, pair: str
 ) -> None:
