@@ -26,6 +26,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "plan": {"graph": GRAPH, "cluster": CLUSTER, "method": "single", "budget_seconds": 0.1},
     "read_profile": {"path": "none.json"},
     "report": {"graph": GRAPH, "cluster": CLUSTER, "answer": PLANNED, "file": "nowhere"},
+    "replan": {"answer": PLANNED, "cluster": CLUSTER},
     "schema": {"form": "answer"},
     "simulate": {"graph": GRAPH, "cluster": CLUSTER, "plan": PLAN},
     "sweep": {"model": PLANNED, "batch": "8"},

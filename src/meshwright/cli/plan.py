@@ -140,7 +140,7 @@ def _present(
     answer = with_facts(graph, cluster, answer, timeline)
     if folder is not None:
         with held_interrupt():
-            _write(folder, graph, cluster, answer)
+            write_answer(folder, graph, cluster, answer)
         if has_trace:
             _write_trace(arguments, folder / TRACE_FILE, timeline, cluster)
             _write_page(arguments, folder, graph, cluster, answer, timeline)
@@ -213,12 +213,12 @@ def _write_refusal(arguments: Namespace, graph: Graph, cluster: Cluster, answer:
     if (folder / PLAN_FILE).exists():
         remark(f"{folder} keeps the plan that it had")
     else:
-        _write(folder, graph, cluster, answer)
+        write_answer(folder, graph, cluster, answer)
         if answer.stop is not Stop.INTERRUPTED:
             _write_page(arguments, folder, graph, cluster, answer, None)
 
 
-def _write(folder: Path, graph: Graph, cluster: Cluster, answer: Answer) -> None:
+def write_answer(folder: Path, graph: Graph, cluster: Cluster, answer: Answer) -> None:
     """Write an answer with what it is about, and its plan if there is one."""
     plan = answer.plan
     document = answer.to_dict(None if plan is None else PLAN_FILE)

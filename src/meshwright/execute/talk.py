@@ -15,7 +15,6 @@ from meshwright.capture.stride import dense_stride
 from meshwright.execute.cut.cut import Cut, joined, local_shape, pieces
 from meshwright.execute.exchange import RankExchange
 from meshwright.execute.shard import (
-    bounds,
     pack,
     pack_shards,
     storage_row,
@@ -24,6 +23,7 @@ from meshwright.execute.shard import (
 )
 from meshwright.execute.traced import Layout
 from meshwright.execute.work import All, Communication, Finish
+from meshwright.program.piece import bounds
 
 
 def nothing() -> None:

@@ -10,7 +10,7 @@ from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import has_layers
 from meshwright.plan.answer import Answer
-from meshwright.plan.plan import place_ops
+from meshwright.plan.plan import Plan, place_ops
 from meshwright.plan.request import Request
 from meshwright.search import warm
 from meshwright.search.answer import (
@@ -30,18 +30,24 @@ from meshwright.search.check import (
 )
 from meshwright.search.claim import Claim
 from meshwright.search.clock import Clock
-from meshwright.search.incumbent import Incumbent
+from meshwright.search.incumbent import Incumbent, Moment
 from meshwright.search.method.bandwidth.joint.joint import allocate_plan, explain_nothing
 from meshwright.search.method.deploy.tree.tree import Prior
 from meshwright.search.method.name import ENTRIES, LAYERED, SEARCHES
 from meshwright.search.method.table import ALLOCATING, METHODS, Method
 from meshwright.search.pool.engine import Engine
 from meshwright.search.problem import Problem
+from meshwright.search.start import near_methods, offer_starts
 from meshwright.search.warm import small_cluster, small_rails, small_step
 from meshwright.simulate.simulate import simulate
 
 _ALLOCATED_SHARE = 0.85
 """Of the budget for a search, or for all of them, where the network is shared out afterwards."""
+_NEAR_SHARE = 0.6
+"""The part of the time left that a search gets near plans that are there."""
+_NEAR_LEAST = 0.2
+"""Of the time: with less than that left no more searches begin near plans that are there, since
+some take longer than they are given."""
 _FIRST_FEW = 3
 """Plans of `auto` that the network is shared out for in any case; others while there is time."""
 _FAR = 10.0
@@ -83,6 +89,8 @@ def find_plan(
     gap: float = 0.0,
     prior: Prior | None = None,
     runtime: str = MESHWRIGHT.name,
+    starts: Sequence[Plan] = (),
+    hears: Callable[[Moment], None] | None = None,
 ) -> Answer:
     """The plan of a method; `auto` is the best of all. `progress` is told a line a method.
 
@@ -91,15 +99,17 @@ def find_plan(
     `hybrid`. `gap`: `placement` and `quickp` end when nothing can be faster by more than this part.
     `allocate`: share each host's network interfaces out to the destinations, too. `prior`: what
     `deploy` believes at first; None: the network that comes with the package. `runtime`: who will
-    run the plan; for others than this program `hybrid` alone searches. The budget does not count
-    the compilation of kernels, which happens once on a machine.
+    run the plan; for others than this program `hybrid` alone searches. `starts`: plans in ops of
+    the graph that the search starts from and stays near, so that it ends soon. `hears` is told when
+    a better plan or bound is found. The budget does not count the compilation of kernels, which
+    happens once on a machine.
     """
     check_request(graph, method, seed, budget_seconds, sharing, microbatches, scope)
     check_gap(gap, method, allocate=allocate)
     check_runtime(runtime, method)
     if prior is not None:
         need_method(method, "prior", "prior")
-    choice = _choose(method, graph, cluster, runtime)
+    choice = _choose(method, graph, cluster, runtime, starts)
     nothing = explain_nothing(cluster) if allocate else ""
     allocates = allocate and not nothing
     _compile_kernels(choice.names, allocates=allocates)
@@ -107,24 +117,30 @@ def find_plan(
     problem = Problem(
         graph=graph, cluster=cluster, sharing=sharing, seed=seed, clock=Clock(budget_seconds),
         engine=engine, microbatches=tuple(microbatches), scope=scope, gap=gap, prior=prior,
-        runtime=runtime, allocate=allocates,
+        runtime=runtime, allocate=allocates, starts=tuple(starts),
     )  # fmt: skip
     request = Request(
         graph=graph, cluster=cluster, method=method, seed=seed, budget_seconds=budget_seconds,
         sharing=sharing, microbatches=tuple(microbatches), scope=scope, allocate=allocate, gap=gap,
         runtime=runtime,
     )  # fmt: skip
-    answer = replace(_answer(choice, problem, method, report), request=request)
+    answer = replace(_answer(choice, problem, method, report, hears), request=request)
     return replace(answer, notes=(*answer.notes, nothing)) if nothing else answer
 
 
-def _answer(choice: _Choice, problem: Problem, method: str, report: Report) -> Answer:
+def _answer(
+    choice: _Choice,
+    problem: Problem,
+    method: str,
+    report: Report,
+    hears: Callable[[Moment], None] | None,
+) -> Answer:
     """What the chosen searches say together."""
     if choice.refusal is not None:
         return refuse_all(problem, method, choice.refusal)
     if choice.note:
         report(choice.note)
-    incumbent = _run_all(choice.names, problem, report)
+    incumbent = _run_all(choice.names, problem, report, hears)
     attempts = tuple(incumbent.attempts.values())
     if len(choice.names) > 1:
         return answer_best(problem, incumbent, problem.clock)
@@ -150,7 +166,9 @@ def search_by(
     return answer_attempt(problem, incumbent.attempts[method])
 
 
-def _choose(method: str, graph: Graph, cluster: Cluster, runtime: str) -> _Choice:
+def _choose(
+    method: str, graph: Graph, cluster: Cluster, runtime: str, starts: Sequence[Plan]
+) -> _Choice:
     """All of them for `auto`, but for what cannot find anything."""
     if method in LAYERED:
         return _Choice(names=(method,))  # which knows best what would fit
@@ -160,10 +178,14 @@ def _choose(method: str, graph: Graph, cluster: Cluster, runtime: str) -> _Choic
     if method != "auto":
         return _Choice(names=(method,), refusal=reason)
     if not has_layers(graph):
+        if starts and reason is None:
+            return _Choice(names=near_methods(graph, starts))
         whole = tuple(name for name in SEARCHES if name not in LAYERED)
         return _Choice(names=whole, refusal=reason)
     if reason is not None:
         note = "the others hold every op whole, which does not fit"
+    elif starts:
+        return _Choice(names=near_methods(graph, starts))
     elif graph.num_ops > _MAX_OPS:
         note = f"{graph.num_ops:,} ops are too many for the others"
     elif graph.num_ops * cluster.num_devices > _MAX_INSTANCES:
@@ -202,17 +224,26 @@ def _compile(method: Method, graph: Graph, cluster: Cluster) -> None:
         raise KeyboardInterrupt
 
 
-def _run_all(names: Sequence[str], problem: Problem, report: Report) -> Incumbent:
+def _run_all(
+    names: Sequence[str],
+    problem: Problem,
+    report: Report,
+    hears: Callable[[Moment], None] | None,
+) -> Incumbent:
     """Run methods within what is left of the time; Ctrl-C ends it with the best so far."""
     whole = clock = problem.clock
     if problem.allocate and names != tuple(ALLOCATING):
         clock = whole.first(_ALLOCATED_SHARE)
-    incumbent, is_one = Incumbent(whole), len(names) == 1
+    incumbent, is_one = Incumbent(whole, hears), len(names) == 1
     with whole.listening(), whole.heard():
         for name in names:
             if whole.is_interrupted or (incumbent.attempts and clock.is_over):
                 break
             share = ENTRIES[name].share
+            if problem.starts and share < 1:
+                share = max(share, _NEAR_SHARE)
+                if incumbent.best is not None and clock.left < _NEAR_LEAST * clock.seconds:
+                    continue
             own = clock.first(1.0) if is_one else clock.rest(share, tells=False)
             with whole.hurried(is_hurried=bool(incumbent.attempts)):
                 run_method(name, problem.within(own), incumbent)
@@ -234,6 +265,7 @@ def run_method(name: str, problem: Problem, incumbent: Incumbent, **options: Any
         claim, method = Claim.ALLOCATED, ALLOCATING[name]
     attempt = incumbent.begin(name, claim, problem.clock)
     with problem.clock.heard():
+        offer_starts(problem, attempt)
         method(problem, attempt, **options)
     if attempt.has_any:
         attempt.search_seconds = problem.clock.elapsed

@@ -23,8 +23,9 @@ from meshwright.search.method.deploy.analysis import Analysis, analyse
 from meshwright.search.method.deploy.compile import make_plan
 from meshwright.search.method.deploy.evaluate import Evaluator, StrategyEvaluation
 from meshwright.search.method.deploy.menu import balanced_samples, share_out
+from meshwright.search.method.deploy.near import read_strategy
 from meshwright.search.method.deploy.option import GroupOption, Strategy
-from meshwright.search.method.deploy.polish.polish import polish
+from meshwright.search.method.deploy.polish.polish import PolishLayout, polish
 from meshwright.search.method.deploy.tree.net import load_prior
 from meshwright.search.method.deploy.tree.tree import Prior, Tree, uniform_prior
 from meshwright.search.method.heft import heft
@@ -61,6 +62,8 @@ _MAX_POLISHED = 2000
 """... and simulations of the local search. Of small steps ..."""
 _LOOKS, _LEAST_LOOKS = 1, 50
 """... not more of either than so many for each action of each group, and at least so many."""
+_NEAR_FEWER = 6
+"""Near a plan that is there it is so many times fewer."""
 _STARTS = 6
 """Of the local search: so many of the tree's best strategies."""
 _ROUNDING = 1e-9
@@ -89,10 +92,14 @@ def deploy(problem: Problem, attempt: Attempt, *, polishes: bool = True) -> None
     search = _DeploySearch(problem, attempt, analysis)
     with problem.clock.heard():
         search.try_quick()
-        if search.can_deploy:
+        if problem.starts:
+            search.polish_starts()
+            polishes = False
+        elif search.can_deploy:
             prior = _find_prior() if problem.prior is None else problem.prior
             search.grow(prior, _TREE_SHARE if polishes else 1.0)
-        search.try_msct()
+        if not problem.starts:
+            search.try_msct()
         if search.can_deploy and polishes:
             search.polish()
     search.conclude()
@@ -131,6 +138,7 @@ class _DeploySearch:
         """The plan, how many of its ops are duplicated, and what the simulator says."""
         self._evaluator: Evaluator | None = None
         self._starts: list[Strategy] = []
+        self._layouts: tuple[PolishLayout, ...] = ()
         self._notes: list[str] = []
         self._statistics = attempt.statistics
         self._statistics |= {
@@ -267,6 +275,7 @@ class _DeploySearch:
             clock=self._clock,
             seed=self._problem.seed,
             max_evaluations=min(_MAX_POLISHED, self._num_looks),
+            layouts=self._layouts,
         )
         self._keep(found.plan, len(found.duplicated), found.evaluation)
         self._clock.look()
@@ -276,9 +285,29 @@ class _DeploySearch:
             "polish_gain": gain,
         }
 
+    def polish_starts(self) -> None:
+        """Local search from the problem's starts alone."""
+        plans = [plan for plan in self._problem.starts if plan.is_plain]
+        if not self.can_deploy:
+            return
+        self._evaluator = Evaluator(self._analysis, self._problem.sharing)
+        layouts = []
+        for plan in plans:
+            read = read_strategy(self._analysis, plan)
+            layouts += [
+                PolishLayout(
+                    strategy=read.strategy, duplicated=read.duplicated, bundles=read.bundles
+                ),
+                PolishLayout(strategy=read.strategy),
+            ]
+        self._starts = [self._evaluator.data_parallel, *self._proportional()]
+        self._layouts = tuple(layouts)
+        self.polish()
+
     @property
     def _num_looks(self) -> int:
-        return max(_LEAST_LOOKS, _LOOKS * int(self._analysis.allowed.sum()))
+        looks = _LOOKS * int(self._analysis.allowed.sum())
+        return max(_LEAST_LOOKS, looks // _NEAR_FEWER if self._problem.starts else looks)
 
     def _keep_strategy(self, strategy: Strategy, evaluator: Evaluator) -> None:
         self._keep(make_plan(self._analysis, strategy), 0, evaluator.evaluate(strategy))
