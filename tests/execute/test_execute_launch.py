@@ -9,11 +9,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from meshwright.errors import InputError
-from meshwright.execute.launch import find_free_port, launch
+from meshwright.execute.attempt import Launch
+from meshwright.execute.launch import Next, find_free_port, launch
 from waiting import wait_until
 
 MARKER = "MESHWRIGHT_TEST_MARKER"
@@ -24,9 +26,19 @@ def script(text: str) -> list[str]:
     return [sys.executable, "-S", "-c", "import os, sys, time, signal, subprocess\n" + text]
 
 
-def run(command: list[str], num_ranks: int, **options: object) -> tuple[int, list[str]]:
+def run(
+    command: list[str],
+    num_ranks: int,
+    *,
+    max_restarts: int = 0,
+    find_next: Next = lambda _: None,
+    **options: Any,
+) -> tuple[int, list[str]]:
     said: list[str] = []
-    code = launch(command, num_ranks, say=said.append, grace_seconds=0.5, **options)  # type: ignore[arg-type]
+    first = Launch(command=command, num_ranks=num_ranks, **options)
+    code = launch(
+        first, say=said.append, grace_seconds=0.5, max_restarts=max_restarts, find_next=find_next
+    )
     return code, said
 
 
@@ -304,9 +316,10 @@ def test_a_step_that_is_too_far_is_not_gone_to_again(since: int, start: str) -> 
 
 LAUNCHER = """
 import sys
+from meshwright.execute.attempt import Launch
 from meshwright.execute.launch import launch
 try:
-    code = launch(sys.argv[1:], 2, grace_seconds=1.0, max_restarts=5,
+    code = launch(Launch(command=sys.argv[1:], num_ranks=2), grace_seconds=1.0, max_restarts=5,
                   say=lambda line: print(line, file=sys.stderr, flush=True))
 except KeyboardInterrupt:
     code = 130
