@@ -5,13 +5,14 @@ from dataclasses import replace
 from math import inf
 
 from meshwright.change.host import drop_hosts
+from meshwright.errors import InputError
 from meshwright.execute.runnable import find_obstacle
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.request import Request
 from meshwright.planned import Planned
+from meshwright.replan.replan import replan_plan
 from meshwright.report.expected import with_facts
 from meshwright.simulate.simulate import simulate
-from meshwright.whatif.outcome import search_again
 
 BUDGET_SHARE = 0.2
 """Of what was searched for the plan at first, so much may be searched for one on what is left."""
@@ -31,32 +32,38 @@ def request_without(request: Request, hosts: Sequence[str]) -> Request | None:
 def plan_left(planned: Planned, request: Request, budget_seconds: float, say: Report) -> Answer:
     """The answer for what is left, with the limits of the request; its plan is one that ranks can
     run, None where none fits."""
-    answer = plan_again(planned, replace(request, budget_seconds=budget_seconds))
-    if answer.plan is None or answer.stop is Stop.INTERRUPTED:
-        return answer
-    obstacle = find_obstacle(request.graph, request.cluster, answer.plan)
+    answer = _plan_again(planned, request, budget_seconds)
+    obstacle = _find_obstacle(request, answer)
     for method in _OTHERS:
-        if not obstacle or answer.plan is None:
+        if not obstacle:
             break
         say(f"ranks cannot run the new plan ({obstacle}); planning with the method {method}")
-        answer = search_again(
-            replace(
-                request,
-                budget_seconds=budget_seconds,
-                method=method,
-                scope=None,
-                microbatches=(),
-            )
-        )
-        if answer.plan is not None:
-            obstacle = find_obstacle(request.graph, request.cluster, answer.plan)
-    if answer.plan is None or obstacle:
-        binding = answer.binding if answer.plan is None else f"ranks cannot run it: {obstacle}"
-        return replace(answer, plan=None, step_seconds=inf, binding=binding)
+        wider = replace(request, method=method, scope=None, microbatches=())
+        answer = _plan_again(replace(planned, request=wider), wider, budget_seconds)
+        obstacle = _find_obstacle(request, answer)
+    if answer.plan is None or answer.stop is Stop.INTERRUPTED:
+        return answer
+    if obstacle:
+        return replace(answer, plan=None, step_seconds=inf, binding=obstacle)
     timeline = simulate(request.graph, request.cluster, answer.plan, sharing=request.sharing)
     return replace(with_facts(request.graph, request.cluster, answer, timeline), request=request)
 
 
-def plan_again(_planned: Planned, request: Request) -> Answer:
-    """The answer for a request that another plan was there for before."""
-    return search_again(request)
+def _plan_again(planned: Planned, request: Request, budget_seconds: float) -> Answer:
+    """The answer for a request whose cluster is another than that of the plan before."""
+    try:
+        return replan_plan(
+            planned, request.cluster, budget_seconds=budget_seconds, seed=request.seed
+        ).answer
+    except InputError as error:
+        return Answer(
+            method=request.method, plan=None, step_seconds=inf, bound_seconds=0.0,
+            stop=Stop.INFEASIBLE, binding=str(error), request=request,
+        )  # fmt: skip
+
+
+def _find_obstacle(request: Request, answer: Answer) -> str:
+    """Why ranks cannot run the plan of an answer; empty where there is none, or where they can."""
+    if answer.plan is None or answer.stop is Stop.INTERRUPTED:
+        return ""
+    return find_obstacle(request.graph, request.cluster, answer.plan)

@@ -10,7 +10,7 @@ from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import has_layers
 from meshwright.plan.answer import Answer
-from meshwright.plan.plan import place_ops
+from meshwright.plan.plan import Plan, place_ops
 from meshwright.plan.request import Request
 from meshwright.search import warm
 from meshwright.search.answer import (
@@ -37,6 +37,7 @@ from meshwright.search.method.name import ENTRIES, LAYERED, SEARCHES
 from meshwright.search.method.table import ALLOCATING, METHODS, Method
 from meshwright.search.pool.engine import Engine
 from meshwright.search.problem import Problem
+from meshwright.search.start import near_methods, offer_starts
 from meshwright.search.warm import small_cluster, small_rails, small_step
 from meshwright.simulate.simulate import simulate
 
@@ -83,6 +84,7 @@ def find_plan(
     gap: float = 0.0,
     prior: Prior | None = None,
     runtime: str = MESHWRIGHT.name,
+    starts: Sequence[Plan] = (),
 ) -> Answer:
     """The plan of a method; `auto` is the best of all. `progress` is told a line a method.
 
@@ -91,7 +93,9 @@ def find_plan(
     `hybrid`. `gap`: `placement` and `quickp` end when nothing can be faster by more than this part.
     `allocate`: share each host's network interfaces out to the destinations, too. `prior`: what
     `deploy` believes at first; None: the network that comes with the package. `runtime`: who will
-    run the plan; for others than this program `hybrid` alone searches. The budget does not count
+    run the plan; for others than this program `hybrid` alone searches. `starts`: plans in ops of
+    the graph that the search starts from and stays near, so that it ends soon; it is no less legal
+    to find another. The budget does not count
     the compilation of kernels, which happens once on a machine.
     """
     check_request(graph, method, seed, budget_seconds, sharing, microbatches, scope)
@@ -99,7 +103,7 @@ def find_plan(
     check_runtime(runtime, method)
     if prior is not None:
         need_method(method, "prior", "prior")
-    choice = _choose(method, graph, cluster, runtime)
+    choice = _choose(method, graph, cluster, runtime, starts)
     nothing = explain_nothing(cluster) if allocate else ""
     allocates = allocate and not nothing
     _compile_kernels(choice.names, allocates=allocates)
@@ -107,7 +111,7 @@ def find_plan(
     problem = Problem(
         graph=graph, cluster=cluster, sharing=sharing, seed=seed, clock=Clock(budget_seconds),
         engine=engine, microbatches=tuple(microbatches), scope=scope, gap=gap, prior=prior,
-        runtime=runtime, allocate=allocates,
+        runtime=runtime, allocate=allocates, starts=tuple(starts),
     )  # fmt: skip
     request = Request(
         graph=graph, cluster=cluster, method=method, seed=seed, budget_seconds=budget_seconds,
@@ -150,7 +154,9 @@ def search_by(
     return answer_attempt(problem, incumbent.attempts[method])
 
 
-def _choose(method: str, graph: Graph, cluster: Cluster, runtime: str) -> _Choice:
+def _choose(
+    method: str, graph: Graph, cluster: Cluster, runtime: str, starts: Sequence[Plan]
+) -> _Choice:
     """All of them for `auto`, but for what cannot find anything."""
     if method in LAYERED:
         return _Choice(names=(method,))  # which knows best what would fit
@@ -160,10 +166,14 @@ def _choose(method: str, graph: Graph, cluster: Cluster, runtime: str) -> _Choic
     if method != "auto":
         return _Choice(names=(method,), refusal=reason)
     if not has_layers(graph):
+        if starts and reason is None:
+            return _Choice(names=near_methods(graph, starts))
         whole = tuple(name for name in SEARCHES if name not in LAYERED)
         return _Choice(names=whole, refusal=reason)
     if reason is not None:
         note = "the others hold every op whole, which does not fit"
+    elif starts:
+        return _Choice(names=near_methods(graph, starts))
     elif graph.num_ops > _MAX_OPS:
         note = f"{graph.num_ops:,} ops are too many for the others"
     elif graph.num_ops * cluster.num_devices > _MAX_INSTANCES:
@@ -234,6 +244,7 @@ def run_method(name: str, problem: Problem, incumbent: Incumbent, **options: Any
         claim, method = Claim.ALLOCATED, ALLOCATING[name]
     attempt = incumbent.begin(name, claim, problem.clock)
     with problem.clock.heard():
+        offer_starts(problem, attempt)
         method(problem, attempt, **options)
     if attempt.has_any:
         attempt.search_seconds = problem.clock.elapsed

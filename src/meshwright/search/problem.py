@@ -77,6 +77,8 @@ class Problem:
     """Who will run the plan, as `RUNTIMES` has them."""
     allocate: bool = False
     """Whether each host's network interfaces are shared out to the destinations, too."""
+    starts: tuple[Plan, ...] = ()
+    """Plans that the search starts from and stays near; none: it looks at everything."""
     known: _Derived | None = None
     """What other problems of the same graph and cluster have computed; None: nothing yet."""
 

@@ -23,8 +23,9 @@ from meshwright.search.method.deploy.analysis import Analysis, analyse
 from meshwright.search.method.deploy.compile import make_plan
 from meshwright.search.method.deploy.evaluate import Evaluator, StrategyEvaluation
 from meshwright.search.method.deploy.menu import balanced_samples, share_out
+from meshwright.search.method.deploy.near import read_strategy
 from meshwright.search.method.deploy.option import GroupOption, Strategy
-from meshwright.search.method.deploy.polish.polish import polish
+from meshwright.search.method.deploy.polish.polish import PolishLayout, polish
 from meshwright.search.method.deploy.tree.net import load_prior
 from meshwright.search.method.deploy.tree.tree import Prior, Tree, uniform_prior
 from meshwright.search.method.heft import heft
@@ -32,6 +33,7 @@ from meshwright.search.method.metis import metis
 from meshwright.search.method.msct.msct import msct
 from meshwright.search.method.name import ENTRIES
 from meshwright.search.problem import Problem
+from meshwright.search.start import own_starts
 
 _ROUNDS = 12
 
@@ -89,10 +91,14 @@ def deploy(problem: Problem, attempt: Attempt, *, polishes: bool = True) -> None
     search = _DeploySearch(problem, attempt, analysis)
     with problem.clock.heard():
         search.try_quick()
-        if search.can_deploy:
+        if problem.starts:
+            search.polish_starts()
+            polishes = False
+        elif search.can_deploy:
             prior = _find_prior() if problem.prior is None else problem.prior
             search.grow(prior, _TREE_SHARE if polishes else 1.0)
-        search.try_msct()
+        if not problem.starts:
+            search.try_msct()
         if search.can_deploy and polishes:
             search.polish()
     search.conclude()
@@ -131,6 +137,7 @@ class _DeploySearch:
         """The plan, how many of its ops are duplicated, and what the simulator says."""
         self._evaluator: Evaluator | None = None
         self._starts: list[Strategy] = []
+        self._layouts: tuple[PolishLayout, ...] = ()
         self._notes: list[str] = []
         self._statistics = attempt.statistics
         self._statistics |= {
@@ -267,6 +274,7 @@ class _DeploySearch:
             clock=self._clock,
             seed=self._problem.seed,
             max_evaluations=min(_MAX_POLISHED, self._num_looks),
+            layouts=self._layouts,
         )
         self._keep(found.plan, len(found.duplicated), found.evaluation)
         self._clock.look()
@@ -275,6 +283,25 @@ class _DeploySearch:
             "simulations": float(self._evaluator.num_evaluations),
             "polish_gain": gain,
         }
+
+    def polish_starts(self) -> None:
+        """Local search from the problem's starts alone."""
+        plans = own_starts(self._problem, "deploy")
+        if not self.can_deploy or not plans:
+            return
+        self._evaluator = Evaluator(self._analysis, self._problem.sharing)
+        layouts = []
+        for plan in plans:
+            read = read_strategy(self._analysis, plan)
+            layouts += [
+                PolishLayout(
+                    strategy=read.strategy, duplicated=read.duplicated, bundles=read.bundles
+                ),
+                PolishLayout(strategy=read.strategy),
+            ]
+        self._starts = [layouts[0].strategy, *self._proportional()]
+        self._layouts = tuple(layouts)
+        self.polish()
 
     @property
     def _num_looks(self) -> int:

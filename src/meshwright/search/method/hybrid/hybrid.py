@@ -21,6 +21,7 @@ from meshwright.search.method.hybrid.draft import HybridDraft, Pool
 from meshwright.search.method.hybrid.exhaust import exhaust
 from meshwright.search.method.hybrid.frame import FrameSearch
 from meshwright.search.method.hybrid.interleave import interleave
+from meshwright.search.method.hybrid.near import near_scope
 from meshwright.search.method.hybrid.scope import Scope, narrow_to_inference
 from meshwright.search.method.hybrid.smallest import explain_lack
 from meshwright.search.method.hybrid.space import (
@@ -80,6 +81,7 @@ def hybrid(problem: Problem, attempt: Attempt) -> None:
         chosen = replace(chosen, microbatches=problem.microbatches)
     try:
         chosen = narrow_to_inference(chosen) if graph.is_inference else chosen
+        chosen = near_scope(graph, chosen, problem.starts)
         space = make_space(graph, problem.cluster, chosen, RUNTIMES[problem.runtime])
     except InputError as error:
         attempt.refuse(f"not for this search: {error}")
@@ -101,7 +103,7 @@ def hybrid(problem: Problem, attempt: Attempt) -> None:
             )
             devices, layers = space.cluster.num_devices, space.stack.num_layers
             is_small = devices <= _SMALL_DEVICES and layers <= _SMALL_LAYERS
-            is_whole = is_small and exhaust(space, trials, _EXHAUSTED, clock)
+            is_whole = is_small and not problem.starts and exhaust(space, trials, _EXHAUSTED, clock)
             clock.look()
         if clock.is_interrupted:
             if not pool.kept:
@@ -112,12 +114,13 @@ def hybrid(problem: Problem, attempt: Attempt) -> None:
     if not trials.num_fitting:
         tried = trials.ranked()
         more = clock.more(_EXPLAIN_SHARE * clock.seconds)
-        attempt.raise_bound(bound)
+        attempt.raise_bound(min(bound, attempt.step_seconds))
         attempt.refuse(tried[0][0].binding if tried else explain_lack(space, more))
         return
     if is_whole and all(option.is_plain for option in space.options):
         bound = trials.best_seconds  # by layer it proves nothing about steps op by op
-    attempt.raise_bound(bound)
+    # A start may divide samples as no plan of the scope does, and be faster than all of them.
+    attempt.raise_bound(min(bound, attempt.step_seconds))
     offer_trials(attempt, trials)
     if attempt.plan is not None:
         attempt.statistics["whole"] = float(is_whole)

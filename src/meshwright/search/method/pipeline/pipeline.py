@@ -29,6 +29,7 @@ from meshwright.search.method.pipeline.cutter import DEFAULT, Cutter, Options, S
 from meshwright.search.method.pipeline.estimate import Estimator
 from meshwright.search.method.pipeline.map.problem import links_differ
 from meshwright.search.method.pipeline.microbatch_price import PipelineShape, Prices, StageTeam
+from meshwright.search.method.pipeline.near import near_shapes, start_candidates
 from meshwright.search.method.pipeline.pipedream import usual_candidates
 from meshwright.search.method.pipeline.place import (
     CHUNKS,
@@ -43,6 +44,7 @@ from meshwright.search.method.pipeline.scope import PipelineScope, StageMapping
 from meshwright.search.method.pipeline.trial import CandidateTrials, TrialContext, open_pool
 from meshwright.search.method.pipeline.tune import neighbours
 from meshwright.search.problem import Problem
+from meshwright.search.start import own_starts
 
 _CLIMBS = 3
 """Pipelines of different stages and replicas from which small changes start."""
@@ -53,6 +55,8 @@ _MAPPING_SECONDS = 2.0
 _MAPPING_SHARE = 0.3
 _PATIENCE = 60
 """Candidates in the order of their guesses that may be no better, one after the other."""
+_NEAR_PATIENCE = 12
+"""The same near starts."""
 _INTERLEAVED = 4
 """Pipelines of different stages and replicas that are tried with several stages a device."""
 _REFINED = 10
@@ -140,11 +144,18 @@ class _PipelineSearch:
         pool = open_pool(num_workers)
         self.trials = CandidateTrials(pool, context, self.clock, self.estimator.estimate)
         self.sketches: dict[bytes, Sketch] = {}
+        self._near: dict[PipelineShape, tuple[int, ...]] = {}
+        """Shapes near the starts, with their microbatches; empty: all are looked at."""
         self.cutter = Cutter(prices, find_blocks(problem.graph), options)
 
     def run(self) -> None:
-        """The usual pipelines, those of exact splits, other mappings; then small changes."""
+        """The usual pipelines, those of exact splits, other mappings; then small changes.
+
+        From starts: these, splits like theirs, and small changes."""
         trials, options = self.trials, self.options
+        if self.problem.starts:
+            self._run_near()
+            return
         if options.tries_usual:
             trials.run(self._usual_candidates())
         for share in _MEMORY_SHARES:
@@ -163,6 +174,39 @@ class _PipelineSearch:
             for start in trials.leaders(_CLIMBS):
                 trials.climb(start, self._neighbours)
 
+    def _run_near(self) -> None:
+        graph, trials = self.instance.graph, self.trials
+        plans = own_starts(self.problem, "pipeline")
+        starts = list(start_candidates(graph, self.problem.cluster, plans))
+        trials.run(
+            each
+            for start in starts
+            for each in scheduled(start.cut, start.homes, self._near_counts(start), "start")
+        )
+        known = shapes(
+            self.cutter.prices,
+            self.cutter.blocks.num_blocks,
+            self.microbatches,
+            keeps_all=self.cutter.blocks.has_tail,
+            scope=self.scope,
+        )
+        self._near = dict(near_shapes(known, starts))
+        trials.run(self._allowed(self._split_candidates()), patience=_NEAR_PATIENCE)
+        for start in trials.leaders(1):
+            trials.climb(start, self._neighbours)
+
+    def _near_counts(self, start: Candidate) -> list[int]:
+        """Microbatches within twice and half of a start's, its own first."""
+        most = max(map(len, start.homes))
+        own = start.microbatches
+        known = self.microbatches or possible_microbatches(self.instance.graph, most)
+        near = [
+            each
+            for each in known
+            if own <= 2 * each <= 4 * own and has_samples(self.instance.graph, most * each)
+        ]
+        return sorted(near, key=lambda each: abs(np.log(each / own))) or [own]
+
     def _allowed(self, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
         return (each for each in candidates if self.scope.allows(each.homes))
 
@@ -177,7 +221,7 @@ class _PipelineSearch:
         """All stages that are cut within a part of the time, on devices in their order."""
         cutting = self.clock.rest(_CUTTING_SHARE)
         blocks = self.cutter.blocks
-        choices = dict(
+        choices = self._near or dict(
             shapes(
                 self.cutter.prices,
                 blocks.num_blocks,

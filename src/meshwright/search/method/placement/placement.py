@@ -6,6 +6,7 @@ simulated, the best by the simulator is the answer, where memory is lacking the 
 less of it, and where links are shared further rounds count with links as slow as they were.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,7 @@ from meshwright.search.method.placement.level_search import search_rounds
 from meshwright.search.method.placement.placement_walk import Placed, PlacementWalk
 from meshwright.search.order.decode import OrderDecoder
 from meshwright.search.problem import Problem
+from meshwright.search.start import own_starts
 
 _PATIENCE, _LARGE_PATIENCE = 3, 1
 """The search ends after so many rounds without anything faster, in small and in large steps."""
@@ -88,7 +90,13 @@ class _PlacementSearch:
         self._statistics["rounds"] = 0.0
 
     def run(self) -> None:
-        """PlacementWalk in rounds, then search neighbourhoods, then raise the bound."""
+        """PlacementWalk in rounds, then search neighbourhoods, then raise the bound.
+
+        From starts: rounds from the best of them, and what needs no search."""
+        starts = own_starts(self._problem, "placement")
+        if starts:
+            self._run_near(starts)
+            return
         self._walk()
         if self._problem.sharing == "fair" and not self._is_done():
             self._walk_contended()
@@ -102,6 +110,22 @@ class _PlacementSearch:
             self._branch()
         if not self._is_done():
             self._follow()
+        self._clock.look()
+
+    def _run_near(self, starts: Sequence[Plan]) -> None:
+        walk = PlacementWalk(self.instance, self._limits, self._seed)
+        for plan in starts:
+            self._take(walk.time(devices_of_units(self.instance, plan)))
+        best = self.best
+        assert best is not None and best.placed is not None, "there is a start"
+        if not self._is_done():
+            self._walk(best.placed.device_of_unit)
+        if self._problem.sharing == "fair" and not self._is_done():
+            self._walk_contended()
+        if not (self._is_done() or self._is_near()):
+            self._take_plain()
+        if not self._is_done() and self.instance.num_ops <= _EXHAUSTED_OPS:
+            self._exhaust()
         self._clock.look()
 
     def _is_over(self) -> bool:
@@ -122,10 +146,12 @@ class _PlacementSearch:
             and self.best.verdict.step_seconds <= self.attempt.bound_seconds * (1 + _NEAR)
         )
 
-    def _walk(self) -> None:
+    def _walk(self, start: Ints | None = None) -> None:
+        """Rounds, from a placement if one is given."""
         idle, tries = 0, 0
-        patience = _LARGE_PATIENCE if self.instance.num_ops > _LARGE_OPS else _PATIENCE
-        search = search_rounds(self.instance, self._limits, self._seed, self._is_over)
+        is_large = start is not None or self.instance.num_ops > _LARGE_OPS
+        patience = _LARGE_PATIENCE if is_large else _PATIENCE
+        search = search_rounds(self.instance, self._limits, self._seed, self._is_over, start)
         while self.best is None or not (self._is_over() or idle >= patience):
             placed = next(search)
             verdict, is_better = self._take(placed)
@@ -137,7 +163,7 @@ class _PlacementSearch:
                 tries, idle = tries + 1, 0
                 self._limits = self._tightened(placed, verdict)
                 seed = self._seed + int(self._statistics["rounds"])
-                search = search_rounds(self.instance, self._limits, seed, self._is_over)
+                search = search_rounds(self.instance, self._limits, seed, self._is_over, start)
 
     def _walk_contended(self) -> None:
         """PlacementWalk on with links as slow as the best plan makes them by using them at once."""

@@ -83,15 +83,17 @@ def polish(
     clock: Clock,
     seed: int = 0,
     max_evaluations: int | None = None,
+    layouts: Sequence[PolishLayout] = (),
 ) -> Polished:
-    """The best strategy near the starts, never worse than any of them.
+    """The best strategy near the starts, never worse than any of them; `layouts` are starts of
+    which bundles and duplicated ops are known, too.
 
     With `max_evaluations` and a clock without end the same seed gives the same strategy. Ctrl-C
     ends it with the best so far.
     """
     search = _PolishSearch(evaluator, clock.rest(1.0), seed, max_evaluations)
     with clock.heard():
-        search.run(starts or (evaluator.data_parallel,))
+        search.run(starts or (evaluator.data_parallel,), layouts)
     best = search.best
     return Polished(
         plan=make_plan(evaluator.analysis, best.strategy, best.duplicated, best.bundles),
@@ -143,10 +145,11 @@ class _PolishSearch:
             del self.elite[_NUM_ELITE:]
         return rank
 
-    def run(self, starts: Sequence[Strategy]) -> None:
+    def run(self, starts: Sequence[Strategy], layouts: Sequence[PolishLayout] = ()) -> None:
         """Starts, openings, then the walk."""
-        for start in dict.fromkeys(starts):
-            self.measure(PolishLayout(strategy=start))
+        plain = (PolishLayout(strategy=start) for start in dict.fromkeys(starts))
+        for layout in (*layouts, *plain):
+            self.measure(layout)
             if self.progress() >= 1:
                 return
         self.num_moves = 0
