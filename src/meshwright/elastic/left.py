@@ -58,7 +58,7 @@ def _plan_again(planned: Planned, request: Request, budget_seconds: float) -> An
     except InputError as error:
         return Answer(
             method=request.method, plan=None, step_seconds=inf, bound_seconds=0.0,
-            stop=Stop.INFEASIBLE, binding=str(error), request=request,
+            stop=Stop.INFEASIBLE, binding=str(error).removeprefix("replan: "), request=request,
         )  # fmt: skip
 
 

@@ -13,6 +13,8 @@ class HostLoss:
     hosts: tuple[str, ...]
     cause: str
     """Why the ranks ended, as the launcher said it."""
+    known_time: float
+    """When it was known which hosts are lost, by the wall clock."""
     step: int
     """The last step that was taken before."""
     plan: str | None
@@ -68,6 +70,7 @@ class HostLoss:
         return {
             "hosts": list(self.hosts),
             "cause": self.cause,
+            "known_time": self.known_time,
             "step": self.step,
             "resumed_step": self.resumed_step,
             "repeated_steps": self.repeated_steps,

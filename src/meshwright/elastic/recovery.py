@@ -114,7 +114,7 @@ class Recovery:
         say, before = self.ground.say, self.planned
         request = request_without(before.request, hosts)
         if request is None:
-            say(f"no plan fits: no host is left; {self._describe_checkpoint()}")
+            say(f"no plan is left: no host is; {self._describe_checkpoint()}")
             return None
         left = request.cluster.hosts
         names = ", ".join(left) if len(left) <= 8 else f"{', '.join(left[:8])}, ..."
@@ -124,7 +124,7 @@ class Recovery:
         if answer.stop is Stop.INTERRUPTED:
             raise KeyboardInterrupt
         if answer.plan is None:
-            say(f"no plan fits: {answer.binding or 'the search names no constraint'}")
+            say(f"no plan is left: {answer.binding or 'the search names no constraint'}")
             for remedy in find_remedies(request):
                 say(f"what would do, of {remedy.kind}: {word_remedy(remedy)}")
             say(self._describe_checkpoint())
@@ -153,6 +153,7 @@ class Recovery:
             HostLoss(
                 hosts=hosts,
                 cause=end.cause.message if isinstance(end.cause, Report) else str(end.cause),
+                known_time=time.time() - (time.monotonic() - end.known),
                 step=self._step_at_loss(reached),
                 plan=name,
                 description=answer.plan.description if has_plan else "",
