@@ -25,7 +25,6 @@ from types import MappingProxyType
 from typing import Any
 
 from faults_model import NOTES
-
 from meshwright.cli.plan_folder import write_answer
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.file import decode_cluster
