@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from meshwright.errors import InputError
-from meshwright.execute.attempt import Launch
+from meshwright.execute.attempt import AttemptEnd, Launch
 from meshwright.execute.launch import Next, find_free_port, launch
 from waiting import wait_until
 
@@ -214,6 +214,101 @@ def test_it_works_outside_the_main_thread() -> None:
 
 def test_free_ports_differ() -> None:
     assert len({find_free_port() for _ in range(20)}) > 10
+
+
+# Hosts: two ranks on h0, two on h1.
+
+HOSTS = ["h0", "h0", "h1", "h1"]
+
+
+def lose(command: list[str], **options: Any) -> tuple[int, list[str], list[AttemptEnd]]:
+    """What happens to ranks on two hosts; how the first attempt ended, where somebody was asked."""
+    ends: list[AttemptEnd] = []
+
+    def find_next(end: AttemptEnd) -> Launch | int | None:
+        ends.append(end)
+        return 3 if end.lost_hosts else None
+
+    code, said = run(command, 4, hosts=HOSTS, find_next=find_next, **options)
+    return code, said, ends
+
+
+def test_a_host_whose_ranks_were_killed_is_lost() -> None:
+    # One after the other; the others would go on for ever.
+    worker = script(
+        "rank = int(os.environ['RANK'])\n"
+        "time.sleep(0.1 * rank if rank > 1 else 600)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    code, said, (end,) = lose(worker, max_restarts=2)
+    assert (code, said) == (3, ["error: rank 2 was killed by signal 9 (Killed)"])
+    assert (end.lost_hosts, end.cause) == (("h1",), "rank 2 was killed by signal 9 (Killed)")
+    assert end.seen <= end.known <= end.ended
+    assert end.silent_seconds == 0.0
+
+
+@pytest.mark.parametrize(
+    ("ending", "line"),
+    [
+        ("os.kill(os.getpid(), 9 if rank == 3 else 0)", "rank 3 was killed by signal 9 (Killed)"),
+        ("sys.exit(7 * (rank // 2))", "rank 2 ended with exit code 7"),
+        ("os.kill(os.getpid(), 11 if rank > 1 else 0)", "rank 2 was killed by signal 11"),
+    ],
+)
+def test_other_ends_leave_restarts_to_decide(ending: str, line: str) -> None:
+    worker = script(
+        f"rank = int(os.environ['RANK'])\ntime.sleep(0.1 * (rank == 3))\n{ending}\n"
+        "time.sleep(600 * (rank < 2))"
+    )
+    code, said, ends = lose(worker, max_restarts=1)
+    assert code == 1
+    assert [each.lost_hosts for each in ends] == [(), ()]
+    assert len(said) == 3
+    assert said[0].startswith(f"error: {line}")
+    assert said[1] == "restarting (1 of 1)"
+
+
+HOLDING_UP = """
+import os, signal, time
+from meshwright.execute.environment import run_folder
+from meshwright.execute.fault import Report, tell
+from meshwright.execute.roll import answer_roll
+rank = int(os.environ["RANK"])
+answer_roll(run_folder(), rank)
+if rank > 1 and STOPS:
+    os.kill(os.getpid(), signal.SIGSTOP)
+if rank == 0:
+    time.sleep(1)
+    tell(Report(rank=2, device="h1.d0", time_seconds=time.time(), message="rank 2 is hung",
+                is_consequence=False, traceback="", silent=(2,), silent_seconds=60.0), run_folder())
+    os._exit(1)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(("stops", "lost"), [("True", ("h1",)), ("False", ()), ("rank == 2", ())])
+def test_a_host_that_does_not_answer_is_lost(stops: str, lost: tuple[str, ...]) -> None:
+    # One that answers is well: its rank hangs by a fault of its own.
+    code, said, (end,) = lose([sys.executable, "-c", HOLDING_UP.replace("STOPS", stops)])
+    assert (code, said) == (3 if lost else 1, ["error: rank 2 is hung"])
+    assert (end.lost_hosts, end.silent_seconds) == (lost, 60.0)
+
+
+def test_what_is_started_next_may_be_something_else(tmp_path: Path) -> None:
+    def find_next(end: AttemptEnd) -> Launch | None:
+        (host,) = end.lost_hosts
+        path = f"open({str(tmp_path)!r} + '/' + os.environ['RANK'], 'w').write("
+        return Launch(
+            command=script(path + "os.environ['WORLD_SIZE'] + os.environ['LOST'])"),
+            num_ranks=2,
+            hosts=["h0", "h0"],
+            environment={"LOST": host},
+        )
+
+    worker = script("os.kill(os.getpid(), 9) if int(os.environ['RANK']) > 1 else time.sleep(600)")
+    code, said = run(worker, 4, hosts=HOSTS, find_next=find_next)
+    assert (code, said) == (0, ["error: rank 2 was killed by signal 9 (Killed)"])
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["2h1", "2h1"]
 
 
 # With reported errors, as the runtime's ranks do it.
