@@ -2,8 +2,10 @@
 
 import json
 import os
+import random
 import signal
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,10 @@ import pytest
 
 pytest.importorskip("torch", reason="execution needs the torch extra")
 
+from emulated_hosts import needs_namespaces
 from forked import start_forked
 from forked_launch import start_launcher
-from places import Place, training
+from places import EVERY, Place, training
 
 from meshwright.cli.plan_folder import write_answer
 from meshwright.cluster.cluster import Cluster
