@@ -83,7 +83,7 @@ def test_ranks_get_the_variables_of_torchrun(tmp_path: Path) -> None:
         patch.delenv("OMP_NUM_THREADS", raising=False)
         patch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
         patch.setenv("RANK", "7")
-        options: dict[str, object] = {"environment": {"EXTRA": "x"}, "master_address": "10.9.0.1"}
+        options: dict[str, Any] = {"environment": {"EXTRA": "x"}, "master_address": "10.9.0.1"}
         assert run(worker, 2, **options) == (0, [])
         first, second = ((tmp_path / rank).read_text() for rank in "01")
         assert first == "0 0 2 2 10.9.0.1 0 0 1 x -"

@@ -43,7 +43,7 @@ from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
 from meshwright.message import remark
 from meshwright.network.script import Kind as Network
-from meshwright.network.testbed.apply import built, check_machine
+from meshwright.network.testbed.apply import built, check_machine, is_up
 from meshwright.network.testbed.testbed import check_name
 from meshwright.plan.plan import Plan
 from meshwright.planned import read_plan_folder, read_planned
@@ -79,6 +79,12 @@ def run_run(arguments: Namespace) -> int:
         raise InputError("--script: needs --commands; torchrun starts scripts, not Meshwright")
     if arguments.script and graph.is_inference:  # a script may know what to do with others
         check_trainable(graph)
+    if arguments.elastic and (arguments.commands or (is_rank() and run_folder() is None)):
+        raise InputError(
+            "--elastic: needs the launcher of `meshwright run`, which starts ranks on this machine "
+            "alone; torchrun and Slurm start the hosts that are left once `meshwright replan` has "
+            "made a plan for them"
+        )
     if arguments.commands:
         return _print_commands(arguments, graph, cluster, plan)
     if is_rank():
@@ -153,10 +159,13 @@ def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) ->
         raise InputError(f"--testbed: this runs in testbed {quoted(outer)} already")
     kind: Network = arguments.network or "tc"
     check_machine(kind)
+    was_up = is_up(arguments.name)
     with built(cluster, check_name(arguments.name), plan=plan, kind=kind) as testbed:
         for text in testbed.remarks:
             remark(f"testbed {quoted(testbed.name)}: {text}")
-        return start_ranks(arguments, started(testbed=testbed.name))
+        return start_ranks(
+            arguments, started(testbed=testbed.name, renews=None if was_up else kind)
+        )
 
 
 def _print_commands(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) -> int:

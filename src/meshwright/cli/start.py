@@ -21,7 +21,8 @@ from meshwright.execute.environment import HOST, INTERFACE, INTERFACES, LOOPBACK
 from meshwright.graph.graph import Graph
 from meshwright.interpreter import module_command
 from meshwright.message import remark, say
-from meshwright.network.testbed.apply import find_host, rank_prefixes
+from meshwright.network.script import Kind as Network
+from meshwright.network.testbed.apply import find_host, rank_prefixes, renew
 from meshwright.plan.answer import Answer
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Plan
@@ -53,6 +54,9 @@ class Started:
     plan: Plan
     testbed: str | None
     """The name of the testbed that is up for it; None: there is none."""
+    renews: Network | None = None
+    """What holds allocations in a testbed that may be built anew for other plans; None: it must
+    stay as it is."""
     planned: Planned | None = None
     """What was asked of the search for the plan, where it may have to be asked again; None: the
     plan stays, whatever happens."""
@@ -95,7 +99,7 @@ def start_ranks(arguments: Namespace, started: Started) -> int:
     keeps = arguments.checkpoint is not None or arguments.output is not None
     code = int(ExitCode.DONE)
     with Guard() as guard:
-        starter = _Starter(arguments, started.testbed, guard.folder)
+        starter = _Starter(arguments, started, guard.folder)
         first = starter.make_launch(hosts)
         if arguments.model and len(hosts) > 1:  # one rank alone refuses as early as a trial would
             refusal = guard.folder / "refusal"
@@ -126,7 +130,7 @@ class _Starter:
     """What all attempts of one run share."""
 
     arguments: Namespace
-    testbed: str | None
+    started: Started
     folder: Path
     """The launcher's own, which goes with it."""
     plans: list[str] = field(default_factory=list)
@@ -142,11 +146,12 @@ class _Starter:
         total = os.sysconf("SC_PAGE_SIZE") * float(os.sysconf("SC_PHYS_PAGES"))
         check_memory(len(hosts), total)
         variables = {"TORCH_CPP_LOG_LEVEL": "ERROR", REPORT: str(self.report)}
-        address = find_host(self.testbed, hosts[0]).address if self.testbed else "127.0.0.1"
+        testbed = self.started.testbed
+        address = find_host(testbed, hosts[0]).address if testbed else "127.0.0.1"
         return Launch(
             command=module_command("meshwright", *sys.argv[1:]),
             num_ranks=len(hosts),
-            prefixes=rank_commands(hosts, self.testbed),
+            prefixes=rank_commands(hosts, testbed),
             environment=variables if plan is None else {**variables, PLAN: str(plan)},
             master_address=address,
             hosts=hosts if self.arguments.elastic else (),
@@ -184,7 +189,15 @@ class _Starter:
     def _launch(self, answer: Answer, folder: Path) -> Launch:
         assert answer.request is not None
         assert answer.plan is not None
-        request = answer.request
+        request, started = answer.request, self.started
+        if started.testbed and started.renews:
+            renew(
+                request.cluster,
+                started.testbed,
+                answer.plan,
+                started.renews,
+                was_shaped=bool(started.plan.allocations),
+            )
         return self.make_launch(rank_hosts(request.graph, request.cluster, answer.plan), folder)
 
     def print_report(self, recovery: "Recovery | None") -> None:

@@ -148,7 +148,9 @@ class Recovery:
         name: str | None,
     ) -> None:
         """Keep what a loss has cost so far."""
-        has_plan = answer is not None and answer.plan is not None
+        plan, predicted = None, None
+        if answer is not None and answer.plan is not None:
+            plan, predicted = answer.plan, answer.step_seconds
         self.losses.append(
             HostLoss(
                 hosts=hosts,
@@ -156,8 +158,8 @@ class Recovery:
                 known_time=time.time() - (time.monotonic() - end.known),
                 step=self._step_at_loss(reached),
                 plan=name,
-                description=answer.plan.description if has_plan else "",
-                predicted_seconds=answer.step_seconds if has_plan else None,
+                description="" if plan is None else plan.description,
+                predicted_seconds=predicted,
                 notice_seconds=end.silent_seconds + end.known - end.seen,
                 stop_seconds=end.ended - end.known,
                 replan_seconds=replan_seconds,
