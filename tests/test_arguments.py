@@ -25,6 +25,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "open_engine": {"name": "one"},
     "plan": {"graph": GRAPH, "cluster": CLUSTER, "method": "single", "budget_seconds": 0.1},
     "read_profile": {"path": "none.json"},
+    "replan": {"answer": PLANNED, "cluster": CLUSTER},
     "schema": {"form": "answer"},
     "simulate": {"graph": GRAPH, "cluster": CLUSTER, "plan": PLAN},
     "sweep": {"model": PLANNED, "batch": "8"},

@@ -52,6 +52,7 @@ __all__ = [
     "open_engine",
     "plan",
     "read_profile",
+    "replan",
     "schema",
     "simulate",
     "sweep",
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
         master_weights,
         open_engine,
         plan,
+        replan,
         schema,
         simulate,
         sweep,
@@ -165,6 +167,7 @@ class _CallablePackage(ModuleType):
 # `mw.cluster` to the subpackage. So it is both, and always the same object: this file runs before
 # any module below it, and the eight subpackages' own files hold no more than a docstring. A
 # function in the module's place would break `import meshwright.cluster.cluster as c`.
-for _name in ("audit", "capture", "cluster", "explain", "export", "plan", "simulate", "whatif"):
+_FUNCTIONS = "audit capture cluster explain export plan replan simulate whatif"
+for _name in _FUNCTIONS.split():
     import_module(f"{__name__}.{_name}").__class__ = _CallablePackage
 del _name

@@ -20,7 +20,8 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, answer_schema
 from meshwright.plan.plan import Plan
 from meshwright.profile.profile import Measured, read_profile
-from meshwright.question import audit, explain, export, sweep, whatif
+from meshwright.question import audit, explain, export, replan, sweep, whatif
+from meshwright.replan.record import transition_schema
 from meshwright.report.expected import with_facts
 from meshwright.search.check import AnyScope
 from meshwright.search.method.deploy.tree.net import read_prior
@@ -48,6 +49,7 @@ __all__ = [
     "open_engine",
     "plan",
     "read_profile",
+    "replan",
     "schema",
     "simulate",
     "sweep",
@@ -65,6 +67,7 @@ SCHEMAS: Mapping[str, Callable[[], dict[str, Any]]] = MappingProxyType(
         "cluster": cluster_schema,
         "whatif": whatif_schema,
         "sweep": sweep_schema,
+        "replan": transition_schema,
     }
 )
 
@@ -219,8 +222,9 @@ def simulate(
 
 def schema(form: str) -> dict[str, Any]:
     """The JSON Schema of what programs read or write: "answer" (`Answer.to_dict`, `plan --json` and
-    `answer.json`), "simulation", "explanation", "whatif", "sweep" or "audit" (`--json` of the
-    commands `simulate`, `explain`, `whatif`, `sweep` and `audit`) or "cluster" (cluster files)."""
+    `answer.json`), "simulation", "explanation", "whatif", "sweep", "replan" or "audit" (`--json`
+    of the commands of these names and of `simulate` and `explain`) or "cluster" (cluster
+    files)."""
     need_one_of(form, tuple(SCHEMAS), "schema")
     return SCHEMAS[form]()
 

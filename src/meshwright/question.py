@@ -7,7 +7,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from meshwright.argument import checked, need_one_of, need_type, read_choice
+from meshwright.argument import checked, need_number, need_one_of, need_type, read_choice
 from meshwright.audit.audit import Audit
 from meshwright.audit.load import audit_file
 from meshwright.change.read import read_changes
@@ -23,8 +23,11 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.plan.request import Request
 from meshwright.planned import Planned, read_planned
+from meshwright.replan.change import change_devices
+from meshwright.replan.transition import Transition, plan_transition
 from meshwright.search.check import check_request
 from meshwright.source import load_graph
+from meshwright.units import parse_bytes_per_second
 from meshwright.whatif.price import read_price
 from meshwright.whatif.sweep import Objective, Sweep, read_axes, sweep_request
 from meshwright.whatif.whatif import WhatIf, answer_whatif
@@ -146,6 +149,49 @@ def whatif(
         budget_seconds=budget_seconds,
         workers=workers,
         each=each,
+        progress=progress,
+    )
+
+
+@checked
+def replan(
+    answer: Answer | str | Path,
+    *,
+    cluster: str | Path | Cluster | None = None,
+    bandwidth: str | Path | None = None,
+    budget_seconds: float | None = None,
+    steps_to_checkpoint: float | None = None,
+    storage: str | None = None,
+    progress: Callable[[str], None] | None = None,
+    **changes: Any,
+) -> Transition:
+    """Plan anew on a changed cluster, from the plan that was there, and say what moving takes.
+
+    `answer` is one of `plan`, or a folder of `meshwright plan -o`. The changed cluster is `cluster`
+    or the old one, with `changes` as `whatif` takes them (without="host3", hosts="+1", link=...)
+    and with the measured rates of a file `bandwidth`, which maps names of links to rates.
+    `budget_seconds` is for the search, by default a sixth of the request's;
+    `steps_to_checkpoint` how many steps are left until a checkpoint is written anyway, and
+    `storage` what the storage of checkpoints gives, such as "5 GB/s".
+    """
+    planned = _asked(answer)
+    changed = change_devices(
+        planned.request.cluster,
+        None if cluster is None else load_cluster(cluster),
+        read_changes(changes),
+        None if bandwidth is None else Path(bandwidth),
+    )
+    rate = None if storage is None else parse_bytes_per_second(storage, "storage")
+    if steps_to_checkpoint is not None:
+        need_number(steps_to_checkpoint, "steps_to_checkpoint")
+    if budget_seconds is not None:
+        need_number(budget_seconds, "budget_seconds", is_positive=True)
+    return plan_transition(
+        planned,
+        changed,
+        budget_seconds=budget_seconds,
+        steps_to_checkpoint=steps_to_checkpoint,
+        storage_bytes_per_second=rate,
         progress=progress,
     )
 

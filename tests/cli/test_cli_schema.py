@@ -140,7 +140,7 @@ def test_schemas_are_printed_and_described(name: str) -> None:
 
 
 def test_a_form_that_does_not_exist_is_refused() -> None:
-    known = "answer, simulation, explanation, audit, cluster, whatif, sweep"
+    known = "answer, simulation, explanation, audit, cluster, whatif, sweep, replan"
     with pytest.raises(mw.InputError, match=f"must be one of {known}, got 'x'"):
         mw.schema("x")
     assert "choose from" in refusal("schema", "x")

@@ -11,10 +11,10 @@ import torch
 from small_models import make_workload
 from small_trainer import OPTIMIZER, Tensors, make_trainer, take_steps
 
-from meshwright.execute.piece import whole_box
 from meshwright.execute.trainer import Trainer
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind, Sync, place_ops
+from meshwright.program.piece import whole_box
 from meshwright.search.instance import make_instance
 from meshwright.search.method.pipeline.chain import make_chain, stages_plan
 from meshwright.search.method.pipeline.consecutive import equal_stages

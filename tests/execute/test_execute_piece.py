@@ -38,17 +38,19 @@ from meshwright.execute.manifest import (  # noqa: E402
     encode_manifest,
 )
 from meshwright.execute.piece import (  # noqa: E402
-    Box,
     TensorHolding,
     Tile,
-    cut_run,
-    find_overlaps,
     hold_share,
-    subtract,
-    whole_box,
     whole_holding,
 )
 from meshwright.execute.shard import Share  # noqa: E402
+from meshwright.program.piece import (  # noqa: E402
+    Box,
+    cut_run,
+    find_overlaps,
+    subtract,
+    whole_box,
+)
 
 Shape = tuple[int, ...]
 

@@ -11,63 +11,17 @@ import pytest
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
 from ranks import RANKS, Ranks  # noqa: E402
+from reshard_plans import EVERY, PLANS, TEAMS  # noqa: E402
 from small_models import captured, make_workload, train_eagerly  # noqa: E402
-from small_plans import (  # noqa: E402
-    UNEQUAL,
-    check_trained,
-    data_plan,
-    device_names,
-    held_by,
-    hybrid,
-    num_ranks,
-    pipeline_plan,
-)
+from small_plans import check_trained, held_by, num_ranks  # noqa: E402
 from small_trainer import make_trainer, take_steps  # noqa: E402
 
 from meshwright.graph.graph import Graph  # noqa: E402
-from meshwright.plan.plan import Part, Plan, Recompute, ScheduleKind  # noqa: E402
+from meshwright.plan.plan import Plan  # noqa: E402
 from quick import few  # noqa: E402
 
 BEFORE, AFTER = 3, 2
 TOLERANCE = 1e-6
-
-
-def stages(graph: Graph, zero: int) -> Plan:
-    kind = ScheduleKind.ONE_F_ONE_B
-    return hybrid(pipeline_plan(graph, RANKS, 2, kind, 4), zero, Recompute.FULL)
-
-
-def team(graph: Graph, tensor: int, zero: int = 0, *, sequence: bool = False) -> Plan:
-    """Tensor teams of as many ranks, each a replica."""
-    shares = (0.75, 0.25) if RANKS // tensor == 2 else ()
-    part = Part(
-        ops=graph.op_names,
-        devices=device_names(RANKS),
-        shares=shares,
-        tensor=tensor,
-        sequence=sequence,
-        zero=zero,
-    )
-    return Plan(parts=(part,))
-
-
-PLANS = {
-    "alone": lambda graph: data_plan(graph, 1),
-    "data": lambda graph: data_plan(graph, RANKS),
-    "zero 1": lambda graph: hybrid(data_plan(graph, RANKS, UNEQUAL), 1, Recompute.NONE),
-    "zero 2 on 3": lambda graph: hybrid(data_plan(graph, 3), 2, Recompute.NONE),
-    "zero 3": lambda graph: hybrid(data_plan(graph, RANKS), 3, Recompute.FULL),
-    "stages": lambda graph: stages(graph, 0),
-    "stages, zero 3": lambda graph: stages(graph, 3),
-}
-TEAMS = {
-    "teams of 2": lambda graph: team(graph, 2),
-    "teams of 2, zero 1": lambda graph: team(graph, 2, 1, sequence=True),
-    "teams of 2, zero 3": lambda graph: team(graph, 2, 3),
-    "team of 4": lambda graph: team(graph, 4),
-    "sequence": lambda graph: team(graph, 2, sequence=True),
-}
-EVERY = PLANS | TEAMS
 
 
 def go_on(

@@ -12,15 +12,14 @@ from torch import Tensor  # noqa: E402
 
 from meshwright.capture.stride import is_dense  # noqa: E402
 from meshwright.execute.shard import (  # noqa: E402
-    bounds,
     pack,
     pack_shards,
-    shard_length,
     storage_row,
     unpack,
     unpack_shards,
 )
 from meshwright.execute.traced import Layout  # noqa: E402
+from meshwright.program.piece import bounds, shard_length  # noqa: E402
 
 TYPES = (torch.float32, torch.bfloat16, torch.int64)
 

@@ -18,6 +18,7 @@ TITLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "whatif": {"WhatIfRecord": "What `whatif --json` says"},
         "sweep": {"SweepRecord": "What `sweep --json` says"},
+        "replan": {"TransitionRecord": "What `replan --json` says"},
         "audit": {"AuditRecord": "What `audit --json` says"},
         "cluster": {
             "HostsDocument": "Short form: hosts, perhaps in racks",

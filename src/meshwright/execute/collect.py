@@ -11,8 +11,9 @@ import torch.distributed as dist
 
 from meshwright.execute.holding import choose_parts, name_parts, name_type
 from meshwright.execute.message import gather, message_device, own_place
-from meshwright.execute.piece import Box, TensorHolding, whole_box
+from meshwright.execute.piece import TensorHolding
 from meshwright.execute.tensor_file import find_type
+from meshwright.program.piece import Box, whole_box
 
 _Facts = tuple[str, str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """What the first rank must know of a shard: the tensor's name, its type and shape, and the offset

@@ -21,8 +21,9 @@ from meshwright.execute.manifest import (
     check_pieces,
     name_file,
 )
-from meshwright.execute.piece import Box, TensorHolding, find_overlaps, whole_holding
+from meshwright.execute.piece import TensorHolding, whole_holding
 from meshwright.execute.tensor_file import Extract, find_type, read_extracts, write_tensors
+from meshwright.program.piece import Box, find_overlaps
 
 _PIECE = " @ "
 """Stands between the name of a tensor and what tells a piece of it from others."""

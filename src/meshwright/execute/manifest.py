@@ -17,8 +17,8 @@ from typing import Annotated
 import msgspec
 
 from meshwright.errors import InputError, quoted
-from meshwright.execute.piece import Box, find_overlaps, whole_box
 from meshwright.files import MAX_BYTES, decode_json
+from meshwright.program.piece import Box, find_overlaps, whole_box
 
 FILE_NAME = "manifest.json"
 OLD_FILE_NAME = ".metadata"

@@ -15,20 +15,10 @@ import torch
 from meshwright.capture.stride import is_dense
 from meshwright.execute.cut.cut import WHOLE, AnyCut, Cut, pieces
 from meshwright.execute.traced import Layout
+from meshwright.program.piece import bounds, shard_length
 
 Buffers = dict[torch.dtype, torch.Tensor]
 """What travels, by the type of its numbers."""
-
-
-def shard_length(size: int, holders: int) -> int:
-    """How many numbers a shard has, filled up."""
-    return -(-size // holders)
-
-
-def bounds(size: int, holders: int, holder: int) -> tuple[int, int]:
-    """From where to where the numbers of a holder are."""
-    length = shard_length(size, holders)
-    return min(holder * length, size), min((holder + 1) * length, size)
 
 
 @dataclass(frozen=True, slots=True)

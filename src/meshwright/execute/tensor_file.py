@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from meshwright.errors import InputError, quoted
 from meshwright.execute.manifest import SavedFile, SavedPiece, SavedTensor
-from meshwright.execute.piece import whole_box
+from meshwright.program.piece import whole_box
 
 _TYPES = {
     torch.float64: "F64",

@@ -33,7 +33,7 @@ class Carried:
     dropped: Mapping[int, int]
     """By number of a part: how many of its replicas are gone, where any are."""
     repaired: tuple[Plan, ...] = ()
-    """Plans that give the homeless parts' ops to other devices, those that change least first."""
+    """Plans that give what is gone to other devices, those that change least first."""
 
     @property
     def starts(self) -> tuple[Plan, ...]:
@@ -53,17 +53,34 @@ def carry_plan(graph: Graph, old: Cluster, new: Cluster, plan: Plan) -> Carried:
     homeless = tuple(number for number, kept in enumerate(parts) if kept is None)
     allocations = tuple(_carry_allocations(old, new, plan.allocations))
     whole = replace(plan, allocations=allocations)
+    stand_in = [] if not dropped else list(_stand_in(new, whole, here))
     if not homeless:
         kept = tuple(part for part in parts if part is not None)
-        return Carried(plan=replace(whole, parts=kept), dropped=dropped)
-    repaired = _repair(graph, new, whole, parts)
-    return Carried(plan=None, homeless=homeless, dropped=dropped, repaired=tuple(repaired))
+        return Carried(plan=replace(whole, parts=kept), dropped=dropped, repaired=tuple(stand_in))
+    repaired = [*stand_in, *_repair(graph, new, whole, parts)]
+    distinct = tuple(each for k, each in enumerate(repaired) if each not in repaired[:k])
+    return Carried(plan=None, homeless=homeless, dropped=dropped, repaired=distinct)
 
 
 def shared_devices(old: Cluster, new: Cluster) -> frozenset[str]:
     """The names of the devices that both clusters have, in the same hosts."""
     there = {(device.host, device.name) for device in old.devices}
     return frozenset(each.name for each in new.devices if (each.host, each.name) in there)
+
+
+def _stand_in(cluster: Cluster, plan: Plan, here: Collection[str]) -> Iterator[Plan]:
+    """The plan with a device that nothing uses in the place of each that is gone, hosts by hosts;
+    none where there are too few of them."""
+    used = dict.fromkeys(device for part in plan.parts for device in part.devices)
+    lost = [device for device in used if device not in here]
+    idle = [device.name for device in cluster.devices if device.name not in used]
+    if lost and len(idle) >= len(lost):
+        names = dict(zip(lost, idle, strict=False))
+        parts = (
+            replace(part, devices=tuple(names.get(each, each) for each in part.devices))
+            for part in plan.parts
+        )
+        yield replace(plan, parts=tuple(parts))
 
 
 def _carry_part(graph: Graph, plan: Plan, part: Part, here: Collection[str]) -> Part | None:

@@ -5,10 +5,14 @@ from dataclasses import dataclass, replace
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.plan.answer import Answer
+from meshwright.plan.plan import Plan
 from meshwright.plan.request import Request
 from meshwright.planned import Planned
 from meshwright.replan.carry import Carried, carry_plan
 from meshwright.search.portfolio import Report, find_plan
+
+BUDGET_PART = 1 / 6
+"""The part of a request's budget that a search near its plan gets, unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +26,7 @@ class Replanned:
     carried: Carried
     """The old plan on this cluster."""
     answer: Answer
-    """The new plan, which always is one."""
+    """The new plan; without one it says what is in the way."""
 
 
 def replan_plan(
@@ -38,38 +42,59 @@ def replan_plan(
     `planned` is what was asked and found before; its limits hold for the new plan, too. InputError
     where there was no plan, or where none fits now.
     """
-    request, plan = planned.request, planned.plan
-    if plan is None:
-        raise InputError("replan: there must be a plan to start from, but none was found to fit")
+    found = search_near(
+        planned, cluster, budget_seconds=budget_seconds, seed=seed, progress=progress
+    )
+    if found.answer.plan is None:
+        raise InputError(f"replan: no plan fits on cluster {cluster.name}: {found.answer.binding}")
+    return found
+
+
+def search_near(
+    planned: Planned,
+    cluster: Cluster,
+    *,
+    budget_seconds: float,
+    seed: int = 0,
+    progress: Report | None = None,
+) -> Replanned:
+    """As `replan_plan`, but that no plan fits is an answer.
+
+    Where nothing near the old plan fits, or none of its devices is there any more, the whole space
+    is searched in the same time.
+    """
+    plan = need_plan(planned)
+    request = planned.request
     carried = carry_plan(request.graph, request.cluster, cluster, plan)
     changed = replace(request, cluster=cluster, budget_seconds=budget_seconds, seed=seed)
-    answer = _search(changed, carried, progress)
-    if answer.plan is None:
-        raise InputError(f"replan: no plan fits on cluster {cluster.name}: {answer.binding}")
+    answer = _find(changed, carried.starts, progress)
+    if answer.plan is None and carried.starts:
+        answer = _find(changed, (), progress)
     return Replanned(planned=planned, cluster=cluster, carried=carried, answer=answer)
 
 
-def _search(request: Request, carried: Carried, progress: Report | None) -> Answer:
-    """Search near what was carried over; where nothing near it fits, everywhere."""
-
-    def find(request: Request, carried: Carried) -> Answer:
-        return find_plan(
-            request.graph,
-            request.cluster,
-            method=request.method,
-            seed=request.seed,
-            budget_seconds=request.budget_seconds,
-            sharing=request.sharing,
-            progress=progress,
-            microbatches=request.microbatches,
-            scope=request.scope,  # type: ignore[arg-type]
-            allocate=request.allocate,
-            gap=request.gap,
-            runtime=request.runtime,
-            starts=carried.starts,
+def need_plan(planned: Planned) -> Plan:
+    """The plan that was there; InputError where there was none."""
+    if planned.plan is None:
+        raise InputError(
+            "replan: must have a plan to start from, but the search found none that fits"
         )
+    return planned.plan
 
-    answer = find(request, carried)
-    if answer.plan is None and carried.starts:
-        answer = find(request, replace(carried, plan=None, repaired=()))
-    return answer
+
+def _find(request: Request, starts: tuple[Plan, ...], progress: Report | None) -> Answer:
+    return find_plan(
+        request.graph,
+        request.cluster,
+        method=request.method,
+        seed=request.seed,
+        budget_seconds=request.budget_seconds,
+        sharing=request.sharing,
+        progress=progress,
+        microbatches=request.microbatches,
+        scope=request.scope,  # type: ignore[arg-type]
+        allocate=request.allocate,
+        gap=request.gap,
+        runtime=request.runtime,
+        starts=starts,
+    )

@@ -5,7 +5,7 @@ best so far is known. Knows neither how plans are found nor how an answer is wor
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from meshwright.plan.answer import ROUNDING, RunnerUp, Stop, is_below
@@ -128,8 +128,9 @@ class Attempt:
 class Incumbent:
     """What all methods have found so far for one problem."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, hears: Callable[[Moment], None] | None = None) -> None:
+        """`hears`: is told of every moment as it comes."""
+        self._clock, self._hears = clock, hears
         self.attempts: dict[str, Attempt] = {}
         """By method, in the order in which they began."""
         self.history: list[Moment] = []
@@ -191,3 +192,5 @@ class Incumbent:
                 claim=claim,
             )
             self.history.append(moment)
+            if self._hears is not None:
+                self._hears(moment)

@@ -30,7 +30,7 @@ from meshwright.search.check import (
 )
 from meshwright.search.claim import Claim
 from meshwright.search.clock import Clock
-from meshwright.search.incumbent import Incumbent
+from meshwright.search.incumbent import Incumbent, Moment
 from meshwright.search.method.bandwidth.joint.joint import allocate_plan, explain_nothing
 from meshwright.search.method.deploy.tree.tree import Prior
 from meshwright.search.method.name import ENTRIES, LAYERED, SEARCHES
@@ -43,6 +43,8 @@ from meshwright.simulate.simulate import simulate
 
 _ALLOCATED_SHARE = 0.85
 """Of the budget for a search, or for all of them, where the network is shared out afterwards."""
+_NEAR_SHARE = 0.6
+"""The part of the time left that a search gets near plans that are there."""
 _FIRST_FEW = 3
 """Plans of `auto` that the network is shared out for in any case; others while there is time."""
 _FAR = 10.0
@@ -85,6 +87,7 @@ def find_plan(
     prior: Prior | None = None,
     runtime: str = MESHWRIGHT.name,
     starts: Sequence[Plan] = (),
+    hears: Callable[[Moment], None] | None = None,
 ) -> Answer:
     """The plan of a method; `auto` is the best of all. `progress` is told a line a method.
 
@@ -94,9 +97,9 @@ def find_plan(
     `allocate`: share each host's network interfaces out to the destinations, too. `prior`: what
     `deploy` believes at first; None: the network that comes with the package. `runtime`: who will
     run the plan; for others than this program `hybrid` alone searches. `starts`: plans in ops of
-    the graph that the search starts from and stays near, so that it ends soon; it is no less legal
-    to find another. The budget does not count
-    the compilation of kernels, which happens once on a machine.
+    the graph that the search starts from and stays near, so that it ends soon. `hears` is told when
+    a better plan or bound is found. The budget does not count the compilation of kernels, which
+    happens once on a machine.
     """
     check_request(graph, method, seed, budget_seconds, sharing, microbatches, scope)
     check_gap(gap, method, allocate=allocate)
@@ -118,17 +121,23 @@ def find_plan(
         sharing=sharing, microbatches=tuple(microbatches), scope=scope, allocate=allocate, gap=gap,
         runtime=runtime,
     )  # fmt: skip
-    answer = replace(_answer(choice, problem, method, report), request=request)
+    answer = replace(_answer(choice, problem, method, report, hears), request=request)
     return replace(answer, notes=(*answer.notes, nothing)) if nothing else answer
 
 
-def _answer(choice: _Choice, problem: Problem, method: str, report: Report) -> Answer:
+def _answer(
+    choice: _Choice,
+    problem: Problem,
+    method: str,
+    report: Report,
+    hears: Callable[[Moment], None] | None,
+) -> Answer:
     """What the chosen searches say together."""
     if choice.refusal is not None:
         return refuse_all(problem, method, choice.refusal)
     if choice.note:
         report(choice.note)
-    incumbent = _run_all(choice.names, problem, report)
+    incumbent = _run_all(choice.names, problem, report, hears)
     attempts = tuple(incumbent.attempts.values())
     if len(choice.names) > 1:
         return answer_best(problem, incumbent, problem.clock)
@@ -212,17 +221,24 @@ def _compile(method: Method, graph: Graph, cluster: Cluster) -> None:
         raise KeyboardInterrupt
 
 
-def _run_all(names: Sequence[str], problem: Problem, report: Report) -> Incumbent:
+def _run_all(
+    names: Sequence[str],
+    problem: Problem,
+    report: Report,
+    hears: Callable[[Moment], None] | None,
+) -> Incumbent:
     """Run methods within what is left of the time; Ctrl-C ends it with the best so far."""
     whole = clock = problem.clock
     if problem.allocate and names != tuple(ALLOCATING):
         clock = whole.first(_ALLOCATED_SHARE)
-    incumbent, is_one = Incumbent(whole), len(names) == 1
+    incumbent, is_one = Incumbent(whole, hears), len(names) == 1
     with whole.listening(), whole.heard():
         for name in names:
             if whole.is_interrupted or (incumbent.attempts and clock.is_over):
                 break
             share = ENTRIES[name].share
+            if problem.starts and share < 1:
+                share = max(share, _NEAR_SHARE)
             own = clock.first(1.0) if is_one else clock.rest(share, tells=False)
             with whole.hurried(is_hurried=bool(incumbent.attempts)):
                 run_method(name, problem.within(own), incumbent)

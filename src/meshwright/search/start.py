@@ -15,8 +15,8 @@ from meshwright.search.incumbent import Attempt
 from meshwright.search.method.name import ENTRIES, SEARCHES
 from meshwright.search.problem import Problem
 
-_QUICK = ("single", "data", "data-proportional")
-"""Methods that simulate a plan or two, whatever the start."""
+_QUICK = ("single", "data", "data-proportional", "consecutive", "pipedream")
+"""Methods that simulate a few plans, whatever the start."""
 
 
 def suits(claim: Claim, plan: Plan) -> bool:
@@ -46,10 +46,11 @@ def near_methods(graph: Graph, starts: Sequence[Plan]) -> tuple[str, ...]:
     kinds = {kind_of(plan) for plan in starts}
     if kinds == {"hybrid"}:
         return ("hybrid",)
-    wanted = {*_QUICK, *kinds}
-    if "placement" not in kinds and has_layers(graph):
-        wanted.add("hybrid")
-    return tuple(name for name in SEARCHES if name in wanted)
+    others = {"deploy"} if kinds != {"placement"} else set()
+    if others and has_layers(graph):
+        others.add("hybrid")
+    own = [name for name in SEARCHES if name in kinds]
+    return (*_QUICK, *own, *(name for name in SEARCHES if name in others - kinds))
 
 
 def own_starts(problem: Problem, method: str) -> list[Plan]:
@@ -58,9 +59,8 @@ def own_starts(problem: Problem, method: str) -> list[Plan]:
 
 
 def offer_starts(problem: Problem, attempt: Attempt) -> None:
-    """Offer the starts that are among a method's plans, without what was allocated for another
-    network where the network is shared out anew."""
-    for plan in problem.starts:
+    """Offer the starts that are among a method's plans; `hybrid` sees to its own."""
+    for plan in problem.starts if attempt.method != "hybrid" else ():
         if suits(ENTRIES[attempt.method].claim, plan) and suits(attempt.claim, plan):
             try:
                 attempt.offer(plan, problem.settle(plan))

@@ -15,6 +15,7 @@ from meshwright.cli.parser.export import add_audit, add_export
 from meshwright.cli.parser.model import add_capture, add_profile, add_zoo
 from meshwright.cli.parser.network import add_network
 from meshwright.cli.parser.plan import add_plan, add_simulate
+from meshwright.cli.parser.replan import add_replan
 from meshwright.cli.parser.run import add_compare, add_run, add_testbed
 from meshwright.cli.parser.schema import add_schema
 from meshwright.cli.parser.whatif import add_sweep, add_whatif
@@ -50,6 +51,7 @@ def make_parser() -> ArgumentParser:
     add_compare(commands)
     add_whatif(commands)
     add_sweep(commands)
+    add_replan(commands)
     add_export(commands)
     add_audit(commands)
     add_network(commands)

@@ -5,7 +5,7 @@ from typing import Any
 
 from meshwright.cli.parser.option import add_command, add_flag
 
-FORMS = ("answer", "simulation", "explanation", "audit", "cluster", "whatif", "sweep")
+FORMS = ("answer", "simulation", "explanation", "audit", "cluster", "whatif", "sweep", "replan")
 
 
 def add_schema(commands: Any) -> None:
@@ -17,8 +17,8 @@ def add_schema(commands: Any) -> None:
         "form",
         choices=FORMS,
         help="answer: plan --json, answer.json and Answer.to_dict(); simulation: simulate --json; "
-        "explanation, whatif, sweep, audit: --json of `explain`, `whatif`, `sweep` and `audit`; "
-        "cluster: files of clusters",
+        "explanation, whatif, sweep, replan, audit: --json of `explain`, `whatif`, `sweep`, "
+        "`replan` and `audit`; cluster: files of clusters",
     )
     add_text(parser)
 

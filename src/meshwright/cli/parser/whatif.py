@@ -58,7 +58,9 @@ def add_whatif(commands: Any) -> None:
     )
     parser.add_argument("plan", type=Path, metavar="DIR", help=PLAN_FOLDER)
     for name, (metavar, text) in CHANGES.items():
-        parser.add_argument(_option(name), action="append", default=[], metavar=metavar, help=text)
+        parser.add_argument(
+            option_of(name), action="append", default=[], metavar=metavar, help=text
+        )
     parser.add_argument(
         "--each", action="store_true", help="also answer for every change by itself"
     )
@@ -79,7 +81,9 @@ def add_sweep(commands: Any) -> None:
     )
     parser.add_argument("--cluster", metavar="C", help=CLUSTER)
     for name, (metavar, text) in CHANGES.items():
-        parser.add_argument(_option(name), action="append", default=[], metavar=metavar, help=text)
+        parser.add_argument(
+            option_of(name), action="append", default=[], metavar=metavar, help=text
+        )
     parser.add_argument(
         "--weak", action="store_true", help="the batch grows with the number of devices"
     )
@@ -92,7 +96,7 @@ def add_sweep(commands: Any) -> None:
     )
     parser.add_argument(
         "--deadline",
-        type=_seconds,
+        type=_deadline,
         metavar="T",
         help="the longest step that will do, such as 10ms; with --price the cheapest point is best",
     )
@@ -111,7 +115,8 @@ def add_sweep(commands: Any) -> None:
     _add_asking(parser, "one budget of the plan's, or 30 s, for each")
 
 
-def _option(name: str) -> str:
+def option_of(name: str) -> str:
+    """How a change is spelt on the command line."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -139,7 +144,7 @@ def _add_asking(parser: ArgumentParser, default: str) -> None:
     add_json(parser)
 
 
-def _seconds(text: str) -> float:
+def _deadline(text: str) -> float:
     """A time above 0."""
     try:
         value = parse_seconds(text, "deadline")

@@ -22,7 +22,6 @@ from meshwright.execute.rebuild.norm import add_moments, run_norm, word_of
 from meshwright.execute.rebuild.ring import block_keys, pack_or_add, run_block, shift_block
 from meshwright.execute.rebuild.tokens import exchange_tokens, is_of_tokens, keys_of, travel
 from meshwright.execute.rebuild.weight_cut import find_cut
-from meshwright.execute.shard import bounds
 from meshwright.execute.talk import (
     AllReduce,
     GatherParts,
@@ -36,6 +35,7 @@ from meshwright.execute.traced import Layout
 from meshwright.execute.update import gradients, held_name, updated
 from meshwright.program.expand.expansion import Axis, Owned
 from meshwright.program.expand.ring import ADD, PACK
+from meshwright.program.piece import bounds
 from meshwright.program.program import Kind
 
 aten = torch.ops.aten

@@ -20,8 +20,8 @@ from meshwright.execute.update import updated
 from meshwright.graph.stack.stack import Role
 from meshwright.plan.plan import Part, Plan
 from meshwright.program.expand.expansion import Expansion
-from meshwright.program.expand.expert import divides_experts, num_expert_holders
-from meshwright.program.expand.zero import num_holders
+from meshwright.program.expand.expert import divides_experts
+from meshwright.program.expand.place import PartPlace, find_holder, find_place
 
 
 class RankShares:
@@ -52,12 +52,12 @@ class RankShares:
         return self._team(self.part(op))
 
     def _team(self, part: Part) -> TeamPlace:
-        return TeamPlace(part.tensor, self._place(part) % part.tensor)
+        return TeamPlace(part.tensor, self._place(part).tensor)
 
     def context(self, op: int) -> TeamPlace:
         """The rank's place in the context team that runs an op."""
         part = self.part(op)
-        return TeamPlace(part.context, self._place(part) // part.tensor % part.context)
+        return TeamPlace(part.context, self._place(part).context)
 
     def team_of(self, name: str, step: TracedStep) -> TeamPlace:
         """The rank's place in the tensor team that holds a tensor."""
@@ -88,7 +88,7 @@ class RankShares:
             cut, team = cuts.get(name, WHOLE), self._team(part)
             experts = TeamPlace()
             if update in self._of_experts:  # the replicas hold different ones
-                experts = TeamPlace(part.expert, self._place(part) // part.width % part.expert)
+                experts = TeamPlace(part.expert, self._place(part).expert)
             whole = Share(
                 cut, team.width, team.member, experts=experts.width, expert=experts.member
             )
@@ -136,16 +136,13 @@ class RankShares:
             if divides_experts(self.expansion, part, self._op_of[update])
         )
 
-    def _place(self, part: Part) -> int:
-        """The rank's place among the devices of a part; 0 in a part that it is not in."""
-        return part.devices.index(self.device) if self.device in part.devices else 0
+    def _place(self, part: Part) -> PartPlace:
+        """The rank's place among the devices of a part."""
+        return find_place(part, self.device)
 
     def holders(self, part: Part, update: int) -> tuple[int, int]:
         """How many ranks hold the weight of an update, and this rank's place among them."""
-        replica, member = divmod(self._place(part) // part.tensor, part.context)
-        if update in self._of_experts:
-            return num_expert_holders(part), replica // part.expert * part.context + member
-        return num_holders(part), replica * part.context + member
+        return find_holder(part, self._place(part), of_experts=update in self._of_experts)
 
     def hold(self, step: TracedStep, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor of the size of the shard that the rank holds of its team's part of a tensor."""

@@ -33,7 +33,6 @@ from meshwright.search.method.metis import metis
 from meshwright.search.method.msct.msct import msct
 from meshwright.search.method.name import ENTRIES
 from meshwright.search.problem import Problem
-from meshwright.search.start import own_starts
 
 _ROUNDS = 12
 
@@ -286,8 +285,8 @@ class _DeploySearch:
 
     def polish_starts(self) -> None:
         """Local search from the problem's starts alone."""
-        plans = own_starts(self._problem, "deploy")
-        if not self.can_deploy or not plans:
+        plans = [plan for plan in self._problem.starts if plan.is_plain]
+        if not self.can_deploy:
             return
         self._evaluator = Evaluator(self._analysis, self._problem.sharing)
         layouts = []
@@ -299,7 +298,7 @@ class _DeploySearch:
                 ),
                 PolishLayout(strategy=read.strategy),
             ]
-        self._starts = [layouts[0].strategy, *self._proportional()]
+        self._starts = [self._evaluator.data_parallel, *self._proportional()]
         self._layouts = tuple(layouts)
         self.polish()
 

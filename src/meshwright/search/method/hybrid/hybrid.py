@@ -21,7 +21,7 @@ from meshwright.search.method.hybrid.draft import HybridDraft, Pool
 from meshwright.search.method.hybrid.exhaust import exhaust
 from meshwright.search.method.hybrid.frame import FrameSearch
 from meshwright.search.method.hybrid.interleave import interleave
-from meshwright.search.method.hybrid.near import near_scope
+from meshwright.search.method.hybrid.near import near_scope, offer_near
 from meshwright.search.method.hybrid.scope import Scope, narrow_to_inference
 from meshwright.search.method.hybrid.smallest import explain_lack
 from meshwright.search.method.hybrid.space import (
@@ -33,7 +33,12 @@ from meshwright.search.method.hybrid.space import (
     space_bound,
 )
 from meshwright.search.method.hybrid.table import option_fits
-from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene, offer_trials
+from meshwright.search.method.hybrid.trial import (
+    RUNNER_UPS,
+    HybridTrials,
+    TrialScene,
+    offer_trials,
+)
 from meshwright.search.pool.engine import open_engine
 from meshwright.search.pool.process import Processes
 from meshwright.search.problem import Problem
@@ -64,6 +69,9 @@ _UNEVEN_MARGIN = 1.25
 """The same on uneven networks, where estimates are off by up to a quarter."""
 _SMALL_DEVICES, _SMALL_LAYERS = 16, 8
 """On so few devices, and with so few layers, every plan of the scope may be looked at."""
+_NEAR_FEWER, _NEAR_RUNNER_UPS = 4, 2
+"""Near a plan that is there a quarter of as many drafts are simulated, and so many besides the best
+of them op by op: on few devices, where steps by layer and op by op differ by up to a quarter."""
 _EXHAUSTED = 5_000
 """Every plan is looked at only where no more than so many of them have to be simulated."""
 _SLOW_SECONDS = 0.25
@@ -81,11 +89,12 @@ def hybrid(problem: Problem, attempt: Attempt) -> None:
         chosen = replace(chosen, microbatches=problem.microbatches)
     try:
         chosen = narrow_to_inference(chosen) if graph.is_inference else chosen
-        chosen = near_scope(graph, chosen, problem.starts)
+        chosen = near_scope(chosen, problem.starts)
         space = make_space(graph, problem.cluster, chosen, RUNTIMES[problem.runtime])
     except InputError as error:
         attempt.refuse(f"not for this search: {error}")
         return
+    is_near = bool(problem.starts)
     pool = Pool(refuses_plain=space.stack.shares_groups)
     scene = TrialScene(
         graph=graph, cluster=problem.cluster, tiers=space.prices.tiers, sharing=problem.sharing,
@@ -96,20 +105,21 @@ def hybrid(problem: Problem, attempt: Attempt) -> None:
     with ExitStack() as stack:
         with clock.heard():
             drafting = clock.first(_DRAFT_SHARE)
-            find_drafts(space, pool, drafting)
+            find_drafts(space, pool, drafting, is_near=is_near)
             drafting.look()
-            _simulate(
-                space, trials, pool.drafts(), clock, stack if problem.engine is None else None
-            )
+            others = stack if problem.engine is None else None
+            _simulate(space, trials, pool.drafts(), clock, others, is_near=is_near)
             devices, layers = space.cluster.num_devices, space.stack.num_layers
             is_small = devices <= _SMALL_DEVICES and layers <= _SMALL_LAYERS
-            is_whole = is_small and not problem.starts and exhaust(space, trials, _EXHAUSTED, clock)
+            is_whole = is_small and not is_near and exhaust(space, trials, _EXHAUSTED, clock)
             clock.look()
         if clock.is_interrupted:
             if not pool.kept:
                 return
             if not trials.num_fitting:  # a moment more, to have something
                 trials.run(pool.drafts()[:1])
+    if is_near:
+        offer_near(problem, attempt, trials.best_seconds)
     bound = space_bound(space)
     if not trials.num_fitting:
         tried = trials.ranked()
@@ -121,7 +131,9 @@ def hybrid(problem: Problem, attempt: Attempt) -> None:
         bound = trials.best_seconds  # by layer it proves nothing about steps op by op
     # A start may divide samples as no plan of the scope does, and be faster than all of them.
     attempt.raise_bound(min(bound, attempt.step_seconds))
-    offer_trials(attempt, trials)
+    is_large = problem.cluster.num_devices > _FEW_DEVICES
+    near_ups = 0 if is_large else _NEAR_RUNNER_UPS
+    offer_trials(attempt, trials, near_ups if is_near else RUNNER_UPS)
     if attempt.plan is not None:
         attempt.statistics["whole"] = float(is_whole)
         whole = "all plans of this space were looked at, layer by layer"
@@ -134,6 +146,8 @@ def _simulate(
     drafts: Sequence[HybridDraft],
     clock: Clock,
     stack: ExitStack | None,
+    *,
+    is_near: bool,
 ) -> None:
     """From the best estimate on, one of a family first; then the family of the best."""
     if not drafts:
@@ -141,6 +155,7 @@ def _simulate(
     first = list({draft.family: draft for draft in reversed(drafts)}.values())[::-1]
     margin = _MARGIN if space.prices.tiers.is_even else _UNEVEN_MARGIN
     most = _SIMULATED if space.cluster.num_devices > _FEW_DEVICES else _SIMULATED_OF_FEW
+    most = most // _NEAR_FEWER if is_near else most
     before = clock.elapsed
     trials.run(first[:1])
     spent = clock.elapsed - before
@@ -180,9 +195,11 @@ def _described(space: HybridSpace, scene: TrialScene, draft: HybridDraft) -> lis
     return [replace(draft, frame=frame, stages=stages)]
 
 
-def find_drafts(space: HybridSpace, pool: Pool, clock: Clock) -> None:
+def find_drafts(space: HybridSpace, pool: Pool, clock: Clock, *, is_near: bool = False) -> None:
     """Stages of one size in every frame whose bound is below what the pool keeps, stages of
-    different sizes in the best frames, and chunks on the devices of the best drafts."""
+    different sizes in the best frames, and chunks on the devices of the best drafts.
+
+    `is_near`: a plan is there already, and stages of different sizes are not looked for."""
     kinds = [each for each in space.scope.schedules if each is not ScheduleKind.INTERLEAVED]
     # Interleaved drafts begin from others, which are dropped where they may not be used.
     seeds = pool if kinds else Pool()
@@ -204,7 +221,8 @@ def find_drafts(space: HybridSpace, pool: Pool, clock: Clock) -> None:
         for draft in found:
             seeds.offer(draft)
     _add_uniform(space, seeds, kinds, clock)
-    for frame, sizes in list_mixed(space, seeds.drafts()) if space.scope.mixed else ():
+    has_mixed = space.scope.mixed and not is_near
+    for frame, sizes in list_mixed(space, seeds.drafts()) if has_mixed else ():
         if clock.is_over:
             break
         search = FrameSearch(space.layouts, space.shapes, frame, sizes, space.options)

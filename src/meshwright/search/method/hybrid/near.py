@@ -1,33 +1,30 @@
-"""The part of a scope that is near some plans: their widths, halved and doubled."""
+"""What is near some plans: the scope with widths like theirs, and the plans themselves."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from meshwright.graph.graph import Graph
+from meshwright.errors import InputError
 from meshwright.plan.plan import Plan
-from meshwright.search.method.hybrid.scope import Scope, divisors
+from meshwright.search.incumbent import Attempt
+from meshwright.search.method.hybrid.scope import Scope
+from meshwright.search.problem import Problem
 
-_WIDTHS = ("tensor", "context", "expert")
 
+def near_scope(scope: Scope, starts: Sequence[Plan]) -> Scope:
+    """The scope with widths of teams within twice and half of those of some plans.
 
-def near_scope(graph: Graph, scope: Scope, starts: Sequence[Plan]) -> Scope:
-    """The scope with widths of teams and numbers of microbatches within twice and half of those of
-    some plans; replicas, stages, ZeRO and recomputation stay as open as they were, since they have
-    to take up what devices come or go."""
+    Replicas, stages, microbatches, ZeRO and recomputation stay as open as they were: they have to
+    take up what devices come or go.
+    """
     if not starts:
         return scope
-    near = {
-        name: _near(getattr(scope, name), {getattr(part, name) for part in each.parts})
-        for each in starts[:1]
-        for name in _WIDTHS
-    }
-    used = {plan.schedule.microbatches if plan.schedule else 1 for plan in starts}
-    batch = int(graph.batch)
-    counts = [
-        each for each in divisors(batch) if any(each <= 2 * one and one <= 2 * each for one in used)
-    ]
-    allowed = tuple(each for each in counts if not scope.microbatches or each in scope.microbatches)
-    return replace(scope, microbatches=allowed or scope.microbatches, **near)
+    parts = [part for plan in starts for part in plan.parts]
+    return replace(
+        scope,
+        tensor=_near(scope.tensor, {part.tensor for part in parts}),
+        context=_near(scope.context, {part.context for part in parts}),
+        expert=_near(scope.expert, {part.expert for part in parts}),
+    )
 
 
 def _near(limits: Sequence[int], used: Iterable[int]) -> tuple[int, ...]:
@@ -35,3 +32,14 @@ def _near(limits: Sequence[int], used: Iterable[int]) -> tuple[int, ...]:
     wanted = sorted({width for one in used for width in (one // 2, one, 2 * one) if width >= 1})
     kept = tuple(width for width in wanted if not limits or width in limits)
     return kept or tuple(limits)
+
+
+def offer_near(problem: Problem, attempt: Attempt, best_seconds: float) -> None:
+    """Offer the starts that are faster than the best draft by layer."""
+    for plan in problem.starts:
+        try:
+            quick = problem.try_plan(plan, "layer")
+            if quick.fits and quick.step_seconds <= best_seconds:
+                attempt.offer(plan, problem.settle(plan))
+        except InputError:  # it cannot be run here; who made it says why
+            continue

@@ -22,7 +22,7 @@ from meshwright.search.method.hybrid.draft import HybridDraft
 from meshwright.search.method.hybrid.tier import Tiers
 from meshwright.search.pool.engine import Engine
 
-_RUNNER_UPS = 5
+RUNNER_UPS = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,9 +144,9 @@ class HybridTrials:
         return min(fitting, default=float("inf"))
 
 
-def offer_trials(attempt: Attempt, trials: HybridTrials) -> None:
+def offer_trials(attempt: Attempt, trials: HybridTrials, runner_ups: int = RUNNER_UPS) -> None:
     """Offer the best plan, with the next best beside it; verdicts are of steps op by op."""
-    settled, reason = trials.settle(1 + _RUNNER_UPS)
+    settled, reason = trials.settle(1 + runner_ups)
     if not settled:
         attempt.refuse(reason)
         return

@@ -55,7 +55,7 @@ _MAPPING_SECONDS = 2.0
 _MAPPING_SHARE = 0.3
 _PATIENCE = 60
 """Candidates in the order of their guesses that may be no better, one after the other."""
-_NEAR_PATIENCE = 12
+_NEAR_PATIENCE = 6
 """The same near starts."""
 _INTERLEAVED = 4
 """Pipelines of different stages and replicas that are tried with several stages a device."""
