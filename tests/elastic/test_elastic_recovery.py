@@ -138,8 +138,7 @@ def test_where_nothing_fits_it_is_said_what_would_do(tmp_path: Path) -> None:
     run = Run(tmp_path, method="pipeline", gradient=4e11)
     run.save(4)
     assert run.lose("h0", step=5) == NO_PLAN
-    refusal = next(line for line in run.said if line.startswith("no plan is left: "))
-    assert "no plan fits on cluster connected: " in refusal
+    assert any(line.startswith("no plan is left: ") for line in run.said)
     assert any(line.startswith("what would do, of devices: ") for line in run.said)
     assert run.said[-1] == f"the checkpoint of step 4 in {tmp_path / 'kept'} is as it was"
     assert run.kept == []

@@ -5,12 +5,11 @@ from dataclasses import replace
 from math import inf
 
 from meshwright.change.host import drop_hosts
-from meshwright.errors import InputError
 from meshwright.execute.runnable import find_obstacle
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.request import Request
 from meshwright.planned import Planned
-from meshwright.replan.replan import replan_plan
+from meshwright.replan.replan import search_near
 from meshwright.report.expected import with_facts
 from meshwright.simulate.simulate import simulate
 
@@ -51,15 +50,9 @@ def plan_left(planned: Planned, request: Request, budget_seconds: float, say: Re
 
 def _plan_again(planned: Planned, request: Request, budget_seconds: float) -> Answer:
     """The answer for a request whose cluster is another than that of the plan before."""
-    try:
-        return replan_plan(
-            planned, request.cluster, budget_seconds=budget_seconds, seed=request.seed
-        ).answer
-    except InputError as error:
-        return Answer(
-            method=request.method, plan=None, step_seconds=inf, bound_seconds=0.0,
-            stop=Stop.INFEASIBLE, binding=str(error).removeprefix("replan: "), request=request,
-        )  # fmt: skip
+    return search_near(
+        planned, request.cluster, budget_seconds=budget_seconds, seed=request.seed
+    ).answer
 
 
 def _find_obstacle(request: Request, answer: Answer) -> str:
