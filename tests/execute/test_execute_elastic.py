@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,11 @@ def reach(place: Place, attempt: int, step: int) -> None:
     wait_until(has)
 
 
+def is_over(place: Place, attempt: int) -> bool:
+    """Whether no rank of an attempt is left."""
+    return not ranks_of(place, attempt)
+
+
 def check(
     process: Any, losses: Sequence[float], hosts: Sequence[str], left: int
 ) -> list[dict[str, Any]]:
@@ -182,7 +188,7 @@ def test_two_hosts_lost_at_random_moments_leave_the_losses_as_they_are(
         time.sleep(draw.uniform(0, 0.2))
         lost.append(draw.choice(sorted(set(ranks_of(place, attempt).values()))))
         lose(place, attempt, lost[-1])
-        wait_until(lambda attempt=attempt: not ranks_of(place, attempt))
+        wait_until(partial(is_over, place, attempt))
     check(process, losses, lost, 2)
 
 
