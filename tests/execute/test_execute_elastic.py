@@ -206,13 +206,16 @@ def test_a_host_lost_while_a_checkpoint_is_written(
 
 
 @pytest.mark.slow
-def test_a_host_that_is_stopped_is_lost(place: Place, elastic: Callable[[str, int], str]) -> None:
+@pytest.mark.parametrize("host", ["h0", "h1"])  # the first one's holds the store
+def test_a_host_that_is_stopped_is_lost(
+    place: Place, elastic: Callable[[str, int], str], host: str
+) -> None:
     plan = elastic("data", 3)
     losses = losses_of(place, plan)
     process = place.start(plan, *training("kept", "--elastic", "--stall", "8", steps=STEPS))
     reach(place, 0, 5)
-    lose(place, 0, "h1", signal.SIGSTOP)
-    (loss,) = check(process, losses, ["h1"], 2)
+    lose(place, 0, host, signal.SIGSTOP)
+    (loss,) = check(process, losses, [host], 2)
     assert loss["notice_seconds"] >= 4.0  # half of the stall at least
     assert "is hung" in loss["cause"]
 
@@ -275,6 +278,12 @@ def test_where_nothing_fits_the_checkpoint_stays(place: Place, step: Graph) -> N
     [
         (["--elastic"], "--elastic: needs --model and --checkpoint, to go on from"),
         (["--replan-budget", "3"], "--replan-budget: needs --elastic"),
+        (
+            ["--elastic", "--checkpoint", "kept", "--commands"],
+            "--elastic: needs the launcher of `meshwright run`, which starts ranks on this machine "
+            "alone; torchrun and Slurm start the hosts that are left once `meshwright replan` has "
+            "made a plan for them",
+        ),
     ],
 )
 def test_options_that_lack_others_are_refused(plans: Path, options: list[str], line: str) -> None:
