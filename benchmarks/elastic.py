@@ -151,7 +151,8 @@ class ElasticRun:
         ranks = self.wait_for(lambda: self.find_ranks(attempt))
         assert ranks is not None, f"the run has ended: {self.process.communicate()[1]}"
         if draw.random() < START_SHARE:
-            time.sleep(draw.uniform(0, usual.start_seconds))
+            until = time.time() + draw.uniform(0, usual.start_seconds)
+            self.wait_for(lambda: time.time() >= until or self.last_note(attempt)["step"] >= last)
         else:
             step = draw.randint(1, last)
             self.wait_for(lambda: self.last_note(attempt)["step"] >= step)
