@@ -41,11 +41,10 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
 """What is asked of searches; devices are so slow that their plans use all of them."""
 
 
-def hosts_of_one(count: int, memory_bytes: float = 1e9) -> Cluster:
+def hosts_of_one(count: int) -> Cluster:
     """Hosts h0, h1, ... on one switch, with a slow device each."""
-    kind = {**SLOW, "memory_bytes": memory_bytes}
     hosts = [{"name": f"h{k}", "devices": "1 x slow", "nics": "1 Gb/s"} for k in range(count)]
-    document = {"name": "hosts", "types": {"slow": kind}, "hosts": hosts}
+    document = {"name": "hosts", "types": {"slow": SLOW}, "hosts": hosts}
     return decode_cluster(json.dumps(document).encode(), "hosts")
 
 
@@ -252,12 +251,17 @@ def test_an_error_of_the_users_code_is_no_lost_host(
 
 @pytest.mark.slow
 def test_where_nothing_fits_the_checkpoint_stays(place: Place, step: Graph) -> None:
-    # Weights, gradients and moments of a third of the model fit into a device, of half they do not.
-    whole = find_plan(step, hosts_of_one(1), method="single", budget_seconds=1.0)
-    cluster = hosts_of_one(3, 0.45 * max(whole.peak_bytes) / 0.95)
-    name = "elastic-tight"
+    # The other host's device has 10 kB: the weights alone are 23 KiB.
+    kinds = {"slow": SLOW, "tiny": {**SLOW, "memory_bytes": 1e4}}
+    hosts = [
+        {"name": f"h{number}", "devices": f"1 x {kind}", "nics": "1 Gb/s"}
+        for number, kind in enumerate(kinds)
+    ]
+    document = {"name": "unequal", "types": kinds, "hosts": hosts}
+    cluster = decode_cluster(json.dumps(document).encode(), "unequal")
+    name = "elastic-unequal"
     if not (place.folder / name).exists():
-        write_plan(place.folder / name, step, cluster, method="pipeline")
+        write_plan(place.folder / name, step, cluster, method="single")
     process = place.start(name, *training("kept", "--elastic", steps=STEPS))
     reach(place, 0, 5)
     lose(place, 0, "h0")
