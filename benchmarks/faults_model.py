@@ -57,6 +57,13 @@ def factory() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return Network(), (torch.randint(0, VOCABULARY, (BATCH, LENGTH)),)
 
 
+def samples() -> list[tuple[torch.Tensor]]:
+    """Other data than the one batch: 400 samples, always the same."""
+    draw = torch.Generator().manual_seed(1)
+    words = torch.randint(0, VOCABULARY, (400, LENGTH), generator=draw)
+    return [(row,) for row in words]
+
+
 def _take_notes(folder: Path) -> None:
     """From now on, note when steps and checkpoints begin and end."""
     rank = os.environ["RANK"]

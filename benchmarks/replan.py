@@ -17,7 +17,7 @@ import math
 import os
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter, process_time
 from typing import Any
@@ -26,11 +26,11 @@ from meshwright.change.host import drop_hosts
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.errors import InputError
 from meshwright.plan.answer import Answer
+from meshwright.plan.moment import Moment
 from meshwright.planned import Planned
 from meshwright.replan.move import find_moves
 from meshwright.replan.replan import BUDGET_PART, replan_plan
 from meshwright.search import clock
-from meshwright.search.incumbent import Moment
 from meshwright.search.portfolio import find_plan
 from meshwright.source import load_graph
 from meshwright.units import format_bytes, format_seconds
@@ -114,10 +114,8 @@ def run_case(
         except InputError as error:
             return str(error)
 
-    moments: list[Moment] = []
-
     def plan_afresh() -> Answer:
-        return find_plan(graph, same, budget_seconds=budget, hears=moments.append, **asked)
+        return find_plan(graph, same, budget_seconds=budget, **asked)
 
     found, near_seconds, near_processor = timed(plan_near)
     afresh, seconds, processor = timed(plan_afresh)
@@ -128,7 +126,7 @@ def run_case(
         "afresh_seconds": finite(afresh.step_seconds),
         "afresh_search_seconds": seconds,
         "afresh_processor_seconds": processor,
-        "afresh_near_seconds": first_near(moments, afresh.step_seconds, seconds),
+        "afresh_near_seconds": first_near(afresh.history, afresh.step_seconds, seconds),
         "replan_search_seconds": near_seconds,
         "replan_processor_seconds": near_processor,
     }
@@ -154,7 +152,7 @@ def run_case(
     }
 
 
-def first_near(moments: list[Moment], best: float, otherwise: float) -> float:
+def first_near(moments: Sequence[Moment], best: float, otherwise: float) -> float:
     """When a search first had a plan within 3 % of its best."""
     near = [each.seconds for each in moments if each.step_seconds <= (1 + NEAR) * best]
     return near[0] if near else otherwise

@@ -21,7 +21,7 @@ LAYERS = (
     "table", "from_yaml", "files", "form", "compiled", "kernel", "graph", "profile", "zoo",
     "cluster", "cost", "plan", "program", "simulate", "search", "capture", "execute", "network",
     "export", "report", "source", "planned", "compared", "change", "explain", "whatif", "replan",
-    "audit", "page", "learn", "question", "api", "__init__", "cli", "__main__",
+    "elastic", "audit", "page", "learn", "question", "api", "__init__", "cli", "__main__",
 )  # fmt: skip
 FORBIDDEN = {("cluster", "graph"), ("cluster", "zoo")}
 """Pairs that the order alone would allow."""

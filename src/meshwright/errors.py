@@ -43,9 +43,12 @@ class InputWarning(UserWarning):
 class RankError(MeshwrightError):
     """One process of a run failed while it ran an instruction; raised from the failure itself."""
 
-    def __init__(self, doing: str, reason: str) -> None:
+    def __init__(
+        self, doing: str, reason: str, *, ranks: tuple[int, ...] = (), seconds: float = 0.0
+    ) -> None:
+        """`ranks` are those that it waited for in vain, for so many seconds."""
         super().__init__(one_line(f"at {doing}: {reason}"))
-        self.doing = doing
+        self.doing, self.ranks, self.seconds = doing, ranks, seconds
 
 
 class NonFiniteError(MeshwrightError):

@@ -19,7 +19,7 @@ from cli_runner import refusal
 from canary import heard, plant
 from listeners import find_descendants, find_listeners
 from meshwright.cli.progress import StepLine, shown_steps
-from meshwright.cli.run import rank_commands
+from meshwright.cli.start import rank_commands
 from meshwright.errors import InputError
 from meshwright.execute.log import Entry
 from meshwright.graph.graph import Graph

@@ -113,7 +113,7 @@ def test_a_plan_of_inference_says_that_it_is_emulated_only_and_run_refuses_it(
     assert all(
         "`meshwright run` emulates its plans, and trains none" in each[-1] for each in answers
     )
-    monkeypatch.setattr("meshwright.cli.run._start_ranks", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr("meshwright.cli.run.start_ranks", lambda *_: pytest.fail("started"))
     for way in (("--model", "gpt2"), ("--script", "train.py", "--commands")):
         said = refusal("run", folder, *way).strip()
         assert said.endswith(f"but {reason}; --emulate runs others")

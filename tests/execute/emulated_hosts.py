@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import pytest
 from forked import Forked, processes
 from forked import run as run_forked
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.file import decode_cluster
+from meshwright.errors import InputError
 from meshwright.network.testbed import apply as testbed_apply
 from meshwright.network.testbed.testbed import Testbed
 
@@ -27,6 +29,21 @@ Names = Literal["unknown", "own"]
 _NEW_NETWORK, _NEW_MOUNTS, _NEW_NAME = 0x40000000, 0x00020000, 0x04000000  # linux/sched.h
 _BIND, _PRIVATE = 0x1000, 0x4000 | 0x40000  # linux/mount.h; the latter for all that is below
 _ENTER = 'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
+
+
+def _missing() -> str:
+    """What this machine lacks to play several hosts; empty if nothing."""
+    try:
+        testbed_apply.check_machine("tc")
+        apart = ["unshare", "--net", "--uts", "--mount", "true"]
+        subprocess.run(apart, check=True, capture_output=True, timeout=10)
+    except (InputError, OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    return ""
+
+
+_REASON = _missing()
+needs_namespaces = pytest.mark.skipif(bool(_REASON), reason=f"cannot build: {_REASON}")
 
 
 def hosts_of(**counts: int) -> Cluster:

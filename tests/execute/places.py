@@ -101,7 +101,7 @@ class Place:
 
     def start(self, plan: str, *options: str, launcher: Sequence[str] = ()) -> Any:
         """`meshwright run` of a plan; `launcher` is torchrun's command."""
-        paths = [str(self.folder), str(Path(__file__).parent), str(Path(__file__).parents[1])]
+        paths = [str(self.folder), *(each for each in sys.path if each)]
         dropped = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
         environment = {key: each for key, each in os.environ.items() if key not in dropped}
         environment |= {"PYTHONPATH": os.pathsep.join(paths), MARKER: self.marker}

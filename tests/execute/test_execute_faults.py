@@ -14,7 +14,8 @@ from forked import start_forked
 from places import STEPS, Place, resumptions, training
 
 from meshwright.cli import main
-from meshwright.cli.run import REPORT, check_memory, handed_over, has_gpu
+from meshwright.cli.run import handed_over, has_gpu
+from meshwright.cli.start import REPORT, check_memory
 from meshwright.errors import InputError, RankError
 from meshwright.units import GIB
 from waiting import wait_until

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 from forked import start_forked  # noqa: E402
 from places import Place, saved_steps  # noqa: E402
 
-from meshwright.cli.run import REPORT  # noqa: E402
 from meshwright.cli.run_outcome import check_losses  # noqa: E402
+from meshwright.cli.start import REPORT  # noqa: E402
 from meshwright.errors import NonFiniteError  # noqa: E402
 from meshwright.execute.environment import CHECK_OPS  # noqa: E402
 from meshwright.execute.finite import (  # noqa: E402

@@ -18,14 +18,13 @@ import pytest
 pytest.importorskip("torch", reason="execution needs the torch extra")
 
 import torch
-from emulated_hosts import Hosts, Names, emulated, hosts_of
+from emulated_hosts import Hosts, Names, emulated, hosts_of, needs_namespaces
 from forked import start_forked
 from places import FACTORIES, Place, save_plan, saved_steps
 from small_models import Language
 from small_plans import data_plan, pipeline_plan
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.errors import InputError
 from meshwright.execute.launch import find_free_port
 from meshwright.export.launch.command import launch_commands
 from meshwright.graph.graph import Graph
@@ -62,20 +61,6 @@ def test_torchrun_on_two_hosts_trains_as_one_launcher(place: Place) -> None:
     (found,) = [each for each in said_by if each]
     assert json.loads(found)["losses"] == json.loads(out)["losses"]
 
-
-def _missing() -> str:
-    """What this machine lacks to play several hosts; empty if nothing."""
-    try:
-        testbed_apply.check_machine("tc")
-        apart = ["unshare", "--net", "--uts", "--mount", "true"]
-        subprocess.run(apart, check=True, capture_output=True, timeout=10)
-    except (InputError, OSError, subprocess.SubprocessError) as error:
-        return str(error)
-    return ""
-
-
-_REASON = _missing()
-needs_namespaces = pytest.mark.skipif(bool(_REASON), reason=f"cannot build: {_REASON}")
 
 PAIR = {"zeta": 1, "alpha": 1}
 MIXED = {"zeta": 2, "alpha": 1, "mid": 1}

@@ -9,11 +9,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from meshwright.errors import InputError
-from meshwright.execute.launch import find_free_port, launch
+from meshwright.execute.attempt import AttemptEnd, Launch
+from meshwright.execute.launch import Next, find_free_port, launch
 from waiting import wait_until
 
 MARKER = "MESHWRIGHT_TEST_MARKER"
@@ -24,9 +26,19 @@ def script(text: str) -> list[str]:
     return [sys.executable, "-S", "-c", "import os, sys, time, signal, subprocess\n" + text]
 
 
-def run(command: list[str], num_ranks: int, **options: object) -> tuple[int, list[str]]:
+def run(
+    command: list[str],
+    num_ranks: int,
+    *,
+    max_restarts: int = 0,
+    find_next: Next = lambda _: None,
+    **options: Any,
+) -> tuple[int, list[str]]:
     said: list[str] = []
-    code = launch(command, num_ranks, say=said.append, grace_seconds=0.5, **options)  # type: ignore[arg-type]
+    first = Launch(command=command, num_ranks=num_ranks, **options)
+    code = launch(
+        first, say=said.append, grace_seconds=0.5, max_restarts=max_restarts, find_next=find_next
+    )
     return code, said
 
 
@@ -71,7 +83,7 @@ def test_ranks_get_the_variables_of_torchrun(tmp_path: Path) -> None:
         patch.delenv("OMP_NUM_THREADS", raising=False)
         patch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
         patch.setenv("RANK", "7")
-        options: dict[str, object] = {"environment": {"EXTRA": "x"}, "master_address": "10.9.0.1"}
+        options: dict[str, Any] = {"environment": {"EXTRA": "x"}, "master_address": "10.9.0.1"}
         assert run(worker, 2, **options) == (0, [])
         first, second = ((tmp_path / rank).read_text() for rank in "01")
         assert first == "0 0 2 2 10.9.0.1 0 0 1 x -"
@@ -204,6 +216,101 @@ def test_free_ports_differ() -> None:
     assert len({find_free_port() for _ in range(20)}) > 10
 
 
+# Hosts: two ranks on h0, two on h1.
+
+HOSTS = ["h0", "h0", "h1", "h1"]
+
+
+def lose(command: list[str], **options: Any) -> tuple[int, list[str], list[AttemptEnd]]:
+    """What happens to ranks on two hosts; how the first attempt ended, where somebody was asked."""
+    ends: list[AttemptEnd] = []
+
+    def find_next(end: AttemptEnd) -> Launch | int | None:
+        ends.append(end)
+        return 3 if end.lost_hosts else None
+
+    code, said = run(command, 4, hosts=HOSTS, find_next=find_next, **options)
+    return code, said, ends
+
+
+def test_a_host_whose_ranks_were_killed_is_lost() -> None:
+    # One after the other; the others would go on for ever.
+    worker = script(
+        "rank = int(os.environ['RANK'])\n"
+        "time.sleep(0.1 * rank if rank > 1 else 600)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    code, said, (end,) = lose(worker, max_restarts=2)
+    assert (code, said) == (3, ["error: rank 2 was killed by signal 9 (Killed)"])
+    assert (end.lost_hosts, end.cause) == (("h1",), "rank 2 was killed by signal 9 (Killed)")
+    assert end.seen <= end.known <= end.ended
+    assert end.silent_seconds == 0.0
+
+
+@pytest.mark.parametrize(
+    ("ending", "line"),
+    [
+        ("os.kill(os.getpid(), 9 if rank == 3 else 0)", "rank 3 was killed by signal 9 (Killed)"),
+        ("sys.exit(7 * (rank // 2))", "rank 2 ended with exit code 7"),
+        ("os.kill(os.getpid(), 11 if rank > 1 else 0)", "rank 2 was killed by signal 11"),
+    ],
+)
+def test_other_ends_leave_restarts_to_decide(ending: str, line: str) -> None:
+    worker = script(
+        f"rank = int(os.environ['RANK'])\ntime.sleep(0.1 * (rank == 3))\n{ending}\n"
+        "time.sleep(600 * (rank < 2))"
+    )
+    code, said, ends = lose(worker, max_restarts=1)
+    assert code == 1
+    assert [each.lost_hosts for each in ends] == [(), ()]
+    assert len(said) == 3
+    assert said[0].startswith(f"error: {line}")
+    assert said[1] == "restarting (1 of 1)"
+
+
+HOLDING_UP = """
+import os, signal, time
+from meshwright.execute.environment import run_folder
+from meshwright.execute.fault import Report, tell
+from meshwright.execute.roll import answer_roll
+rank = int(os.environ["RANK"])
+answer_roll(run_folder(), rank)
+if rank > 1 and STOPS:
+    os.kill(os.getpid(), signal.SIGSTOP)
+if rank == 0:
+    time.sleep(1)
+    tell(Report(rank=2, device="h1.d0", time_seconds=time.time(), message="rank 2 is hung",
+                is_consequence=False, traceback="", silent=(2,), silent_seconds=60.0), run_folder())
+    os._exit(1)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(("stops", "lost"), [("True", ("h1",)), ("False", ()), ("rank == 2", ())])
+def test_a_host_that_does_not_answer_is_lost(stops: str, lost: tuple[str, ...]) -> None:
+    # One that answers is well: its rank hangs by a fault of its own.
+    code, said, (end,) = lose([sys.executable, "-c", HOLDING_UP.replace("STOPS", stops)])
+    assert (code, said) == (3 if lost else 1, ["error: rank 2 is hung"])
+    assert (end.lost_hosts, end.silent_seconds) == (lost, 60.0)
+
+
+def test_what_is_started_next_may_be_something_else(tmp_path: Path) -> None:
+    def find_next(end: AttemptEnd) -> Launch | None:
+        (host,) = end.lost_hosts
+        path = f"open({str(tmp_path)!r} + '/' + os.environ['RANK'], 'w').write("
+        return Launch(
+            command=script(path + "os.environ['WORLD_SIZE'] + os.environ['LOST'])"),
+            num_ranks=2,
+            hosts=["h0", "h0"],
+            environment={"LOST": host},
+        )
+
+    worker = script("os.kill(os.getpid(), 9) if int(os.environ['RANK']) > 1 else time.sleep(600)")
+    code, said = run(worker, 4, hosts=HOSTS, find_next=find_next)
+    assert (code, said) == (0, ["error: rank 2 was killed by signal 9 (Killed)"])
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["2h1", "2h1"]
+
+
 # With reported errors, as the runtime's ranks do it.
 
 REPORTING = """
@@ -304,9 +411,10 @@ def test_a_step_that_is_too_far_is_not_gone_to_again(since: int, start: str) -> 
 
 LAUNCHER = """
 import sys
+from meshwright.execute.attempt import Launch
 from meshwright.execute.launch import launch
 try:
-    code = launch(sys.argv[1:], 2, grace_seconds=1.0, max_restarts=5,
+    code = launch(Launch(command=sys.argv[1:], num_ranks=2), grace_seconds=1.0, max_restarts=5,
                   say=lambda line: print(line, file=sys.stderr, flush=True))
 except KeyboardInterrupt:
     code = 130

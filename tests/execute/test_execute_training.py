@@ -17,6 +17,7 @@ import meshwright as mw  # noqa: E402
 from meshwright.capture.capture import capture_workload, trace_workload  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.errors import NonFiniteError  # noqa: E402
+from meshwright.execute.attempt import Launch  # noqa: E402
 from meshwright.execute.launch import launch  # noqa: E402
 from meshwright.execute.pulse import Pulse  # noqa: E402
 from meshwright.graph.fuse import fuse_elementwise  # noqa: E402
@@ -63,12 +64,12 @@ def test_a_script_trains_measures_saves_and_resumes(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     said: list[str] = []
     paths = ":".join([str(Path(__file__).parent), *sys.path])
-    code = launch(
-        [sys.executable, str(tmp_path / "script.py"), str(tmp_path)],
-        2,
+    first = Launch(
+        command=[sys.executable, str(tmp_path / "script.py"), str(tmp_path)],
+        num_ranks=2,
         environment={"PYTHONPATH": paths},
-        say=said.append,
     )
+    code = launch(first, say=said.append)
     assert code == 0, said
     answer = json.loads((tmp_path / "answer.json").read_text())
     expected, _ = train_eagerly("language", 4)

@@ -16,7 +16,7 @@ pytest.importorskip("torch", reason="execution needs the torch extra")
 
 from rails import rails_cluster
 
-from meshwright.cli.run import rank_commands
+from meshwright.cli.start import rank_commands
 from meshwright.errors import InputError
 from meshwright.network.testbed import apply as testbed_apply
 from meshwright.plan.plan import Allocation, Part, Plan

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from made_testbed import MBIT, namespaces_of, needs_namespaces, take_name
 
+from meshwright.change.host import drop_hosts
 from meshwright.cluster.build import hierarchical, multi_rail, spine_leaf
 from meshwright.cluster.catalogue import find_cluster, list_clusters
 from meshwright.cluster.cluster import Cluster, Device, Link
@@ -30,6 +31,7 @@ from meshwright.network.testbed.port import (
 )
 from meshwright.network.testbed.rail import find_rails
 from meshwright.network.testbed.testbed import namespace_pattern, plan_testbed
+from meshwright.plan.plan import Part, Plan
 from quick import few
 from rates_measured import Demand, measure_rates
 from small import TYPE, connected, star
@@ -500,6 +502,22 @@ def test_the_same_twice_is_fine_and_another_is_not(name: str, tmp_path: Path) ->
     finally:
         assert apply.remove(name, tmp_path) == testbed.namespaces
     assert apply.remove(name, tmp_path) == ()
+
+
+@needs_namespaces
+def test_a_testbed_is_built_anew_only_where_fewer_hosts_need_that(
+    name: str, tmp_path: Path
+) -> None:
+    whole, plan = star([1e7] * 3), Plan(parts=(Part(ops=("op",), devices=("d0",)),))
+    left = drop_hosts(whole, ["h1"], "lost")
+    with apply.built(whole, name, folder=tmp_path):
+        assert not apply.renew(left, name, plan, was_shaped=False, folder=tmp_path)
+        assert not apply.renew(star([1e7]), name, plan, was_shaped=True, folder=tmp_path)
+        assert apply.find_host(name, "h1", tmp_path).name == "h1"
+        assert apply.renew(left, name, plan, was_shaped=True, folder=tmp_path)
+        with pytest.raises(InputError, match="has no host 'h1', only h0, h2"):
+            apply.find_host(name, "h1", tmp_path)
+    assert not apply.is_up(name, tmp_path)
 
 
 @needs_namespaces

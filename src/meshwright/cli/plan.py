@@ -17,6 +17,7 @@ from meshwright.cli.interrupt import held_interrupt, noticed_interrupt
 from meshwright.cli.machine import load_cluster_here, remark_cpu
 from meshwright.cli.parser.degrees import LIMITS
 from meshwright.cli.parser.plan import PIPELINE_OPTIONS, QUICKP_OPTIONS
+from meshwright.cli.plan_folder import write_answer
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.simulate import load_step
 from meshwright.cli.summary.answer import show_answer
@@ -26,7 +27,6 @@ from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.execute.runnable import find_obstacle, why_untrained
 from meshwright.export.launch.next import next_commands
 from meshwright.export.perfetto.trace import write_trace
-from meshwright.files import write_document
 from meshwright.graph.graph import Graph
 from meshwright.message import remark, say
 from meshwright.page.entry import make_entry
@@ -34,7 +34,7 @@ from meshwright.page.load import next_lines
 from meshwright.page.write import PAGE_FILE, write_page
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
-from meshwright.planned import ANSWER_FILE, CLUSTER_FILE, GRAPH_FILE, PLAN_FILE
+from meshwright.planned import PLAN_FILE
 from meshwright.report.expected import with_facts
 from meshwright.search.check import AnyScope, need_method
 from meshwright.search.method.deploy.tree.net import read_prior
@@ -216,19 +216,3 @@ def _write_refusal(arguments: Namespace, graph: Graph, cluster: Cluster, answer:
         write_answer(folder, graph, cluster, answer)
         if answer.stop is not Stop.INTERRUPTED:
             _write_page(arguments, folder, graph, cluster, answer, None)
-
-
-def write_answer(folder: Path, graph: Graph, cluster: Cluster, answer: Answer) -> None:
-    """Write an answer with what it is about, and its plan if there is one."""
-    plan = answer.plan
-    document = answer.to_dict(None if plan is None else PLAN_FILE)
-    own = {} if plan is None else {PLAN_FILE: plan.save}
-    write_folder(
-        folder,
-        {
-            **own,
-            ANSWER_FILE: lambda path: write_document(path, document),
-            CLUSTER_FILE: cluster.save,
-            GRAPH_FILE: graph.save,
-        },
-    )

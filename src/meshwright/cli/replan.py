@@ -12,7 +12,7 @@ from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder
 from meshwright.cli.machine import load_cluster_here
 from meshwright.cli.parser.replan import DEVICE_CHANGES
-from meshwright.cli.plan import write_answer
+from meshwright.cli.plan_folder import write_answer
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.sheet import Sheet
 from meshwright.explain.explanation import word_remedy

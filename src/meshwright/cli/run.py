@@ -7,12 +7,11 @@ import shlex
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from meshwright.cli.commands import without
 from meshwright.cli.console import print_line
@@ -21,56 +20,42 @@ from meshwright.cli.folder import check_folder
 from meshwright.cli.machine import remark_cpu
 from meshwright.cli.progress import shown_steps
 from meshwright.cli.run_outcome import check_losses, present_outcome
+from meshwright.cli.start import (
+    PLAN,
+    REPORT,
+    TRIAL,
+    Started,
+    check_memory,
+    start_ranks,
+    used_devices,
+)
 from meshwright.cli.testbed import VARIABLE
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, os_errors, quoted
-from meshwright.execute.environment import (
-    HOST,
-    INTERFACE,
-    INTERFACES,
-    LOOPBACK,
-    is_rank,
-    read_place,
-)
+from meshwright.execute.environment import is_rank, read_place, run_folder
 from meshwright.execute.process import die_with_parent
+from meshwright.execute.roll import answer_roll
 from meshwright.execute.runnable import check_runnable, check_step, check_trainable
 from meshwright.export.launch.command import launch_commands
 from meshwright.files import write_bytes
 from meshwright.function import check_function
 from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
-from meshwright.interpreter import module_command
-from meshwright.message import remark, say
+from meshwright.message import remark
 from meshwright.network.script import Kind as Network
-from meshwright.network.testbed.apply import (
-    built,
-    check_machine,
-    find_host,
-    rank_prefixes,
-)
+from meshwright.network.testbed.apply import built, check_machine, is_up
 from meshwright.network.testbed.testbed import check_name
-from meshwright.plan.check import resolve
 from meshwright.plan.plan import Plan
-from meshwright.planned import read_plan_folder
+from meshwright.planned import read_plan_folder, read_planned
 from meshwright.program.expand.synchronise import with_batch_statistics
 from meshwright.source import find_function, find_optimizer, make_workload, need_torch
-from meshwright.units import GIB, format_bytes
 
 if TYPE_CHECKING:
     from meshwright.capture.workload import Workload
     from meshwright.execute.settings import Settings
 
-REPORT = "MESHWRIGHT_REPORT"
-"""The launcher's variable: the file for what the first rank would print. The launcher prints it
-once all have ended: a rank killed after the last step would have it printed again."""
-TRIAL = "MESHWRIGHT_TRIAL"
-"""The launcher's variable for a process that tries the plan before ranks start: the file for the
-reason, where the plan is refused."""
 _GPUS = ("nvidia[0-9]*", "kfd", "dxg")
 """Device files of GPUs' drivers on Linux."""
-RANK_BYTES = 0.25 * GIB
-"""What a rank of a tiny model takes of the memory for itself, torch and its code included
-(0.27 GiB on 2026-11-15)."""
 
 
 def run_run(arguments: Namespace) -> int:
@@ -83,6 +68,8 @@ def run_run(arguments: Namespace) -> int:
     if place.is_agents_store:
         die_with_parent()  # as early as can be: importing torch takes seconds
     need_torch("run")
+    if is_rank() and PLAN in os.environ:
+        arguments.plan = Path(os.environ[PLAN])
     graph, cluster, plan = read_plan_folder(arguments.plan)
     if arguments.local_statistics:
         plan = replace(plan, batch_statistics=False)
@@ -92,6 +79,12 @@ def run_run(arguments: Namespace) -> int:
         raise InputError("--script: needs --commands; torchrun starts scripts, not Meshwright")
     if arguments.script and graph.is_inference:  # a script may know what to do with others
         check_trainable(graph)
+    if arguments.elastic and (arguments.commands or (is_rank() and run_folder() is None)):
+        raise InputError(
+            "--elastic: needs the launcher of `meshwright run`, which starts ranks on this machine "
+            "alone; torchrun and Slurm start the hosts that are left once `meshwright replan` has "
+            "made a plan for them"
+        )
     if arguments.commands:
         return _print_commands(arguments, graph, cluster, plan)
     if is_rank():
@@ -110,6 +103,10 @@ def _check_writable(folder: Path) -> None:
 
 def _check_options(arguments: Namespace) -> None:
     """Refuse what emulated ranks cannot do, and what no rank can on the CPU."""
+    if arguments.elastic and (arguments.emulate or arguments.checkpoint is None):
+        raise InputError("--elastic: needs --model and --checkpoint, to go on from")
+    if arguments.replan_budget is not None and not arguments.elastic:
+        raise InputError("--replan-budget: needs --elastic")
     if arguments.emulate and arguments.check:
         raise InputError("--check: needs --model, emulated ranks compute no losses")
     if arguments.data is None and (arguments.shuffle or arguments.workers):
@@ -134,22 +131,6 @@ def has_gpu(folder: Path = Path("/dev")) -> bool:
     return any(path for name in _GPUS for path in folder.glob(name))
 
 
-def check_memory(num_ranks: int, total_bytes: float) -> None:
-    """Refuse to start more ranks than a machine can hold even if the model were nothing."""
-    if num_ranks * RANK_BYTES > total_bytes:
-        raise InputError(
-            f"run: the plan uses {num_ranks:,} devices, and as many ranks need at least "
-            f"{format_bytes(num_ranks * RANK_BYTES)} of memory, this machine has "
-            f"{format_bytes(total_bytes)}; start them on several by torchrun"
-        )
-
-
-def _used_devices(graph: Graph, cluster: Cluster, plan: Plan) -> list[int]:
-    """The numbers of the devices that a plan uses; each is a rank."""
-    used: list[int] = np.unique(resolve(graph, cluster, plan).replica_device).tolist()
-    return used
-
-
 def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) -> int:
     """Start a process for each device of the plan, and stay with them."""
     _builder(arguments, graph)  # an unknown name is refused here, once
@@ -157,101 +138,44 @@ def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) ->
         from meshwright.execute.weights import open_weights
 
         open_weights(arguments.weights)
-    devices = _used_devices(graph, cluster, plan)
+    devices = used_devices(graph, cluster, plan)
     check_memory(len(devices), os.sysconf("SC_PAGE_SIZE") * float(os.sysconf("SC_PHYS_PAGES")))
     _check_options(arguments)
+    planned = read_planned(arguments.plan) if arguments.elastic else None
     if arguments.model:
         check_trainable(graph)
         check_step(graph, _optimizer(arguments), arguments.autocast)
         remark_cpu(cluster)
     check_runnable(graph, cluster, plan)
-    hosts = [cluster.devices[device].host for device in devices]
+    started = partial(Started, graph=graph, cluster=cluster, plan=plan, planned=planned)
     outer = os.environ.get(VARIABLE)
     if not arguments.testbed:
         if arguments.network:
             raise InputError(f"--network: needs --testbed, got {arguments.network} alone")
-        return _start_ranks(arguments, hosts, outer)
+        return start_ranks(arguments, started(testbed=outer))
     if outer:
         raise InputError(f"--testbed: this runs in testbed {quoted(outer)} already")
     kind: Network = arguments.network or "tc"
     check_machine(kind)
+    was_up = is_up(arguments.name)
     with built(cluster, check_name(arguments.name), plan=plan, kind=kind) as testbed:
         for text in testbed.remarks:
             remark(f"testbed {quoted(testbed.name)}: {text}")
-        return _start_ranks(arguments, hosts, testbed.name)
+        return start_ranks(
+            arguments, started(testbed=testbed.name, renews=None if was_up else kind)
+        )
 
 
 def _print_commands(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) -> int:
     """Print what starts the ranks on several hosts: a script, or this command again without what
     is for those who start them."""
     check_runnable(graph, cluster, plan)
-    devices = _used_devices(graph, cluster, plan)
+    devices = used_devices(graph, cluster, plan)
     own = ["-m", "meshwright", *without(sys.argv[1:], "--master", "--restarts")]
     words = shlex.split(arguments.script) if arguments.script else own
     for line in launch_commands(cluster, devices, words, arguments.master, arguments.restarts):
         print_line(line)
     return ExitCode.DONE
-
-
-def _start_ranks(arguments: Namespace, hosts: Sequence[str], testbed: str | None) -> int:
-    """Run this command once a rank, in a testbed or here; the exit code."""
-    from meshwright.execute.fault import TERMINATED
-    from meshwright.execute.launch import launch, run_alone
-    from meshwright.execute.process import Guard
-
-    if arguments.model:
-        training = f"training {arguments.model} on {len(hosts):,} ranks"
-        is_own = ":" in arguments.model
-        doing = f"importing and calling {arguments.model}" if is_own else training
-        again = "; all steps train on its one batch, --data names a dataset"
-        remark(doing + ("" if arguments.data else again))
-    command = module_command("meshwright", *sys.argv[1:])
-    keeps = arguments.checkpoint is not None or arguments.output is not None
-    code = int(ExitCode.DONE)
-    with Guard() as guard:
-        report, refusal = guard.folder / "report", guard.folder / "refusal"
-        if arguments.model and len(hosts) > 1:  # one rank alone refuses as early as a trial would
-            variables = {TRIAL: str(refusal)}
-            code = run_alone(command, len(hosts), variables, arguments.stall, guard)
-            if refusal.exists():
-                raise InputError(refusal.read_text(encoding="utf-8"))
-        code = code or launch(
-            command,
-            len(hosts),
-            prefixes=rank_commands(hosts, testbed),
-            environment={"TORCH_CPP_LOG_LEVEL": "ERROR", REPORT: str(report)},
-            master_address=find_host(testbed, hosts[0]).address if testbed else "127.0.0.1",
-            max_restarts=arguments.restarts,
-            stop_seconds=arguments.stall if keeps and arguments.model else 0.0,
-            guard=guard,
-            say=say,
-        )
-        if report.exists():
-            sys.stdout.write(report.read_text(encoding="utf-8"))
-    if code == TERMINATED:
-        say("terminated")
-    return code
-
-
-def rank_commands(hosts: Sequence[str], testbed: str | None) -> list[list[str]]:
-    """What to put before the command of each rank, by its host: namespace and variables."""
-    for host in hosts:
-        if "\0" in host:
-            raise InputError(
-                f"run: host {quoted(host)}: its name must have no NUL, as variables do"
-            )
-    entries = rank_prefixes(testbed, hosts) if testbed else [[] for _ in hosts]
-    found = []
-    for host, entry in zip(hosts, entries, strict=True):
-        # On the loopback all hosts are one, whatever interfaces theirs have.
-        names = [each.name for each in find_host(testbed, host).interfaces] if testbed else []
-        variables = {
-            HOST: host,
-            INTERFACE: names[0] if names else os.environ.get(INTERFACE, LOOPBACK),
-            INTERFACES: ",".join(names),
-        }
-        found.append([*entry, "env", *(f"{name}={value}" for name, value in variables.items())])
-    return found
 
 
 def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) -> int:
@@ -260,6 +184,9 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         raise InputError(
             f"{REPORT}: must be a file in a folder that is there, got {quoted(report)}"
         )
+    folder = run_folder()
+    if folder is not None:  # from the beginning, since importing torch takes seconds
+        answer_roll(folder, read_place().rank)
     if arguments.emulate:
         from meshwright.execute.emulate import hasten_wakeups
 

@@ -7,7 +7,6 @@ of tensors, it has or needs. All ranks make the same calls, and succeed or fail 
 """
 
 import os
-import re
 import shutil
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from meshwright.execute.holding import (
     name_parts,
     write_parts,
 )
+from meshwright.execute.kept import list_checkpoints
 from meshwright.execute.manifest import (
     FILE_NAME,
     Manifest,
@@ -43,7 +43,6 @@ from meshwright.execute.message import gather, own_place, share
 from meshwright.execute.piece import TensorHolding
 from meshwright.execute.progress import NOBODY, Progress
 
-_NAME = re.compile(r"step-(\d{8,})")
 _PARTIAL = ".partial"
 """The end of the name of what is being written or removed."""
 
@@ -118,7 +117,7 @@ def find_checkpoint(
     ranks divide the reading of files among themselves.
     """
     progress = progress or Progress()
-    names = share([path.name for _, path in reversed(_list_checkpoints(folder))], list[str])
+    names = share([path.name for _, path in reversed(list_checkpoints(folder))], list[str])
     for name in names:
         found, fault = _examine(folder / name, progress)
         if found is not None:
@@ -209,7 +208,7 @@ def _publish(partial: Path, path: Path, manifest: Manifest, keep: int) -> str:
         _remove(path)  # is what is left if the process is killed right here
     partial.rename(path)
     _sync(path.parent)
-    old = [each for step, each in _list_checkpoints(path.parent) if step <= manifest.step]
+    old = [each for step, each in list_checkpoints(path.parent) if step <= manifest.step]
     for each in old[:-keep]:
         _remove(each)
     return path.name
@@ -230,14 +229,6 @@ def _remove(path: Path) -> None:
     if partial.is_symlink():
         partial.unlink()
     shutil.rmtree(partial, ignore_errors=True)
-
-
-def _list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """Steps and folders that are named like checkpoints, in the order of steps."""
-    if not folder.is_dir():
-        return []
-    matches = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir() if path.is_dir())
-    return sorted((int(match[1]), path) for match, path in matches if match)
 
 
 def _examine(path: Path, progress: Progress) -> tuple[Checkpoint | None, str]:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from meshwright.errors import InputError, MeshwrightError, NonFiniteError
+from meshwright.errors import InputError, MeshwrightError, NonFiniteError, RankError
 from meshwright.files import write_bytes
 
 FAILED, REFUSED = 1, 2
@@ -68,6 +68,10 @@ class Report:
     """The step whose numbers are not finite; 0: the process ends for another reason."""
     since: int = 0
     """The step of the newest checkpoint, from which `step` can be reached again."""
+    silent: tuple[int, ...] = ()
+    """The ranks that were waited for in vain."""
+    silent_seconds: float = 0.0
+    """For how long."""
 
 
 def is_consequence(error: BaseException) -> bool:
@@ -114,6 +118,8 @@ def make_report(rank: int, device: str, error: BaseException) -> Report:
         is_refusal=isinstance(error, InputError),
         step=step,
         since=since,
+        silent=error.ranks if isinstance(error, RankError) else (),
+        silent_seconds=error.seconds if isinstance(error, RankError) else 0.0,
     )
 
 
@@ -125,8 +131,13 @@ def write_report(folder: Path, report: Report) -> None:
 
 def read_reports(folder: Path) -> list[Report]:
     """All reports, the earliest first."""
-    reports = [Report(**json.loads(path.read_bytes())) for path in folder.glob("rank-*.json")]
+    reports = [_read(path) for path in folder.glob("rank-*.json")]
     return sorted(reports, key=lambda each: (each.time_seconds, each.rank))
+
+
+def _read(path: Path) -> Report:
+    fields = json.loads(path.read_bytes())
+    return Report(**{**fields, "silent": tuple(fields.get("silent", ()))})
 
 
 def tell(report: Report, folder: Path | None) -> None:

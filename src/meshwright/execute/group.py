@@ -106,9 +106,13 @@ def exchange_hosts(store: Any, rank: int, count: int, host: str, limit_seconds: 
     try:
         store.wait(keys, timedelta(seconds=limit_seconds))
     except dist.DistStoreError:
-        late = [f"rank {each}" for each, key in enumerate(keys) if not store.check([key])]
+        late = tuple(each for each, key in enumerate(keys) if not store.check([key]))
+        names = some([name_rank(each) for each in late])
         raise RankError(
-            "the start", f"{some(late)} did not join within {limit_seconds:.0f} s"
+            "the start",
+            f"{names} did not join within {limit_seconds:.0f} s",
+            ranks=late,
+            seconds=limit_seconds,
         ) from None
     return [store.get(key).decode() for key in keys]
 

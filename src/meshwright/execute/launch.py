@@ -13,10 +13,11 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from meshwright.errors import InputError
+from meshwright.execute.attempt import AttemptEnd, Launch
 from meshwright.execute.environment import CHECK_OPS, RUN_FOLDER, THREADS, TOKEN, rank_threads
 from meshwright.execute.fault import (
     FAILED,
@@ -26,7 +27,9 @@ from meshwright.execute.fault import (
     read_reports,
     show_line,
 )
+from meshwright.execute.lost import find_gone, find_lost_hosts, ranks_beside
 from meshwright.execute.process import Guard, Rank, start_rank
+from meshwright.execute.roll import call_roll
 from meshwright.signals import handled_signals
 
 POLL_SECONDS = 0.02
@@ -39,56 +42,58 @@ REPLAY_STEPS = 200
 """So many steps are taken again at most, to name the op that made a number which is not finite."""
 
 Say = Callable[[str], None]
-
+Next = Callable[[AttemptEnd], Launch | int | None]
+"""What to start after an attempt has failed; a number: nothing, and this is the exit code; None:
+the same once more, while restarts are left."""
+Look = Callable[[Path], None]
+"""Is shown the folder of an attempt again and again while its ranks run."""
 
 _Signals = list[int]
 """SIGINT and SIGTERM that have come so far: noted, so that nothing is interrupted halfway."""
 
 
 def launch(
-    command: Sequence[str],
-    num_ranks: int,
+    first: Launch,
     *,
-    prefixes: Sequence[Sequence[str]] = (),
-    environment: Mapping[str, str] | None = None,
-    master_address: str = "127.0.0.1",
     max_restarts: int = 0,
+    find_next: Next = lambda _: None,
+    look: Look = lambda _: None,
     grace_seconds: float = 5.0,
     stop_seconds: float = 0.0,
     guard: Guard | None = None,
     say: Say,
 ) -> int:
-    """Run `command` once a rank until all end with 0; the exit code for the shell.
+    """Run a command once a rank until all end with 0; the exit code for the shell.
 
-    When a rank fails, all end, the cause is said once, and all start again while restarts are left
-    (else 1), but not where a rank refused what the user gave (2). Where numbers are not finite they
-    would be so again: instead, all start once more to name the op that made the first of them.
-    `prefixes` has a rank's first arguments, as in `ip netns exec h0`. Ctrl-C ends the ranks and
-    raises KeyboardInterrupt; SIGTERM ends them and gives 143. They are asked first, by SIGUSR1, and
-    have `stop_seconds` to end by themselves. `guard` holds the reports of ranks; None: there is one
-    for this call.
+    When a rank fails, all end, and the cause is said once. `find_next` then may say what to start
+    in their place; otherwise all start again while restarts are left (else 1), but not where a rank
+    refused what the user gave (2). Where numbers are not finite they would be so again: instead,
+    all start once more to name the op that made the first of them. Ctrl-C ends the ranks and raises
+    KeyboardInterrupt; SIGTERM ends them and gives 143. They are asked first, by SIGUSR1, and have
+    `stop_seconds` to end by themselves. `guard` holds the reports of ranks; None: there is one for
+    this call.
     """
-    if num_ranks < 1:
-        raise InputError(f"launch: the number of ranks must be at least 1, got {num_ranks:,}")
-    assert len(prefixes) in (0, num_ranks), f"{len(prefixes)} prefixes for {num_ranks:,} ranks"
-    arguments = [[*prefix, *command] for prefix in (prefixes or [()] * num_ranks)]
-    variables = {
-        **(environment or {}),
-        "MASTER_ADDR": master_address,
-        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
-    }
+    launched, restarts = first, 0
     with noted_signals() as signals, nullcontext(guard) if guard else Guard() as held:
-        attempts = _Attempts(arguments, variables, held, grace_seconds, stop_seconds, signals, say)
-        for restart in range(max_restarts + 1):
-            if restart:
-                say(f"restarting ({restart} of {max_restarts})")
-            code, cause = attempts.run()
-            if isinstance(cause, Report) and cause.step:
-                attempts.name_op(cause)
+        attempts = _Attempts(held, max_restarts, grace_seconds, stop_seconds, signals, say, look)
+        while True:
+            end = attempts.run(launched)
+            if isinstance(end.cause, Report) and end.cause.step:
+                attempts.name_op(launched, end.cause)
                 break
-            if code != FAILED or signals:
+            if end.code != FAILED or signals:
                 break
-    return _end_code(signals, code)
+            other = find_next(end)
+            if isinstance(other, int):
+                return other
+            if other is not None:
+                launched = other
+            elif restarts < max_restarts:
+                restarts += 1
+                say(f"restarting ({restarts} of {max_restarts})")
+            else:
+                break
+    return _end_code(signals, end.code)
 
 
 def run_alone(
@@ -173,49 +178,64 @@ def make_environment(variables: Mapping[str, str], rank: int, num_ranks: int) ->
 class _Attempts:
     """The attempts of one launch, each with a folder, a port and a token of its own."""
 
-    arguments: Sequence[Sequence[str]]
-    variables: Mapping[str, str]
     guard: Guard
+    max_restarts: int
     grace_seconds: float
     stop_seconds: float
     signals: _Signals
     say: Say
+    look: Look
     count: int = 0
 
-    def run(self, more: Mapping[str, str] | None = None) -> tuple[int, Report | str | None]:
-        """Start all ranks, wait for them, and say why they failed; the exit code and the cause.
+    def run(self, launched: Launch, more: Mapping[str, str] | None = None) -> AttemptEnd:
+        """Start all ranks, wait for them, and say why they failed; how they ended.
 
         None is left in any case. `more` are variables of this attempt alone.
         """
         folder = self.guard.folder / f"attempt-{self.count}"
         folder.mkdir(mode=0o700)
         variables = {
-            **self.variables,
+            **launched.environment,
             **(more or {}),
             RUN_FOLDER: str(folder),
             TOKEN: secrets.token_hex(32),
+            "TORCHELASTIC_MAX_RESTARTS": str(self.max_restarts),
             "TORCHELASTIC_RESTART_COUNT": str(self.count),
+            "MASTER_ADDR": launched.master_address,
             "MASTER_PORT": str(find_free_port()),
         }
         self.count += 1
         ranks: list[Rank] = []
+        failure = _Failure()
         try:
-            for rank, argv in enumerate(self.arguments):
-                environment = make_environment(variables, rank, len(self.arguments))
+            for rank, argv in enumerate(launched.arguments):
+                environment = make_environment(variables, rank, launched.num_ranks)
                 ranks.append(start_rank(argv, environment, self.guard))
-            if not _wait(ranks, folder, self.signals):
-                return 0, None
-            cause = _find_cause(ranks, folder, self.signals)
+            if not _wait(ranks, folder, self.signals, self.look):
+                self.look(folder)
+                return AttemptEnd(code=0, folder=folder)
+            failure = _examine(ranks, folder, launched.hosts, self.signals)
         finally:
             if self.signals and self.stop_seconds:
                 _ask_all(ranks, self.stop_seconds, self.signals)
             _end_all(ranks, self.guard, self.grace_seconds, self.signals)
+        self.look(folder)
+        cause = failure.cause
         if cause is not None and not self.signals:
             _say_cause(cause, self.say)
         is_refusal = isinstance(cause, Report) and cause.is_refusal
-        return REFUSED if is_refusal else FAILED, cause
+        return AttemptEnd(
+            code=REFUSED if is_refusal else FAILED,
+            folder=folder,
+            cause=cause,
+            lost_hosts=failure.lost_hosts,
+            silent_seconds=failure.silent_seconds,
+            seen=failure.seen,
+            known=failure.known,
+            ended=time.monotonic(),
+        )
 
-    def name_op(self, cause: Report) -> None:
+    def name_op(self, launched: Launch, cause: Report) -> None:
         """Let ranks go to a spoilt step once more, and check every op on the way."""
         if self.signals or CHECK_OPS in os.environ:  # they have just done so
             return
@@ -232,10 +252,10 @@ class _Attempts:
             f"to name the op that made it, ranks go from {start} to step {cause.step} once more "
             f"and check every op"
         )
-        self.run({CHECK_OPS: str(cause.step)})
+        self.run(launched, {CHECK_OPS: str(cause.step)})
 
 
-def _wait(ranks: Sequence[Rank], folder: Path, signals: _Signals) -> bool:
+def _wait(ranks: Sequence[Rank], folder: Path, signals: _Signals, look: Look) -> bool:
     """Until all have ended well (False), or one has failed or reported, or a signal came (True)."""
     while not signals:
         codes = [each.peek() for each in ranks]
@@ -243,8 +263,55 @@ def _wait(ranks: Sequence[Rank], folder: Path, signals: _Signals) -> bool:
             return True
         if None not in codes:
             return False
+        look(folder)
         time.sleep(POLL_SECONDS)
     return True
+
+
+@dataclass(slots=True)
+class _Failure:
+    """What is known of a failed attempt before its ranks are ended."""
+
+    cause: Report | str | None = None
+    lost_hosts: tuple[str, ...] = ()
+    silent_seconds: float = 0.0
+    seen: float = field(default_factory=time.monotonic)
+    known: float = 0.0
+
+
+def _examine(
+    ranks: Sequence[Rank], folder: Path, hosts: Sequence[str], signals: _Signals
+) -> _Failure:
+    """The cause of a failed attempt, and the hosts that are lost; `hosts` by rank, or none."""
+    failure = _Failure()
+    failure.cause = _find_cause(ranks, folder, signals)
+    if hosts and not signals:
+        told = read_reports(folder)
+        failure.silent_seconds = max((each.silent_seconds for each in told), default=0.0)
+        named = {rank for each in told for rank in each.silent}
+        failure.lost_hosts = _find_lost(ranks, folder, hosts, named, signals)
+    failure.known = time.monotonic()
+    return failure
+
+
+def _find_lost(
+    ranks: Sequence[Rank], folder: Path, hosts: Sequence[str], named: set[int], signals: _Signals
+) -> tuple[str, ...]:
+    """The hosts that are lost; `named`: the ranks that others have waited for in vain.
+
+    Who kills the ranks of a host kills one after the other, so that the last may still run. Ranks
+    that hold others up are asked whether they are there, and all beside them.
+    """
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while not signals:
+        codes = [each.peek() for each in ranks]
+        beside = ranks_beside(hosts, find_gone(codes, ()))
+        if all(codes[rank] is not None for rank in beside) or time.monotonic() >= deadline:
+            break
+        time.sleep(POLL_SECONDS)
+    asked = [rank for rank in ranks_beside(hosts, named) if codes[rank] is None]
+    silent = call_roll(folder, asked) if asked and not signals else set()
+    return find_lost_hosts(hosts, find_gone(codes, silent))
 
 
 def _find_cause(ranks: Sequence[Rank], folder: Path, signals: _Signals) -> Report | str | None:

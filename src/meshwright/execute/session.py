@@ -40,6 +40,7 @@ from meshwright.execute.plain import RepeatedDraws, train_plainly
 from meshwright.execute.progress import note
 from meshwright.execute.recorder import Recorder
 from meshwright.execute.resume import look_for_checkpoint, read_losses, read_places, resume
+from meshwright.execute.roll import StepNote
 from meshwright.execute.seat import Seat, lower_for, seated
 from meshwright.execute.settings import Settings
 from meshwright.execute.trainer import Trainer
@@ -233,11 +234,16 @@ def _take_steps(
     """Train until the last step; whether it was asked to stop before, and after one more step did
     where that had to be measured."""
     trainer, last, was_asked = course.trainer, settings.steps, False
+    folder = run_folder() if trainer.rank == 0 else None
+    reached = None if folder is None else StepNote(folder, trainer.num_steps)
     with stopped_by_signals(trainer) if course.heeds_signals else nullcontext():
         while trainer.num_steps < last:
             note(trainer.walk.progress, "loading a batch")
             args, kwargs = next(batches)
-            if course.add(recorder.step(partial(trainer.step, args, kwargs))) and not was_asked:
+            pulse = recorder.step(partial(trainer.step, args, kwargs))
+            if reached is not None:
+                reached.add(trainer.num_steps)
+            if course.add(pulse) and not was_asked:
                 was_asked = trainer.num_steps < last
                 last = min(last, trainer.num_steps + recorder.measure_next())
         course.finish()

@@ -31,6 +31,8 @@ class Stall:
     ranks: tuple[int, ...]
     """The hung ones, or those that wait for each other."""
     message: str
+    seconds: float
+    """How long they have made no progress, or have said nothing."""
 
 
 def find_stall(
@@ -100,7 +102,8 @@ def _describe_hung(
         else:
             silent = f"no sign of life for {post.silent_seconds:.0f} s, last seen at {post.doing}"
             texts.append(f"{name} is hung: {silent}; {waits}")
-    return Stall(ranks=tuple(hung), message="; ".join(texts))
+    seconds = max(max(posts[each].idle_seconds, posts[each].silent_seconds) for each in hung)
+    return Stall(ranks=tuple(hung), message="; ".join(texts), seconds=seconds)
 
 
 def _describe_circle(
@@ -118,4 +121,4 @@ def _describe_circle(
     texts = [f"{name_rank(each, devices[each])} at {posts[each].doing}" for each in circle]
     idle = min(posts[each].idle_seconds for each in circle)
     message = f"{', '.join(texts)} wait for each other: no progress for {idle:.0f} s"
-    return Stall(ranks=tuple(circle), message=message)
+    return Stall(ranks=tuple(circle), message=message, seconds=idle)

@@ -139,7 +139,10 @@ def open_store(limit_seconds: float, *, may_serve: bool = False) -> Any:
         who = "torchrun" if place.is_agents_store else "rank 0"
         where = f"{place.address}:{place.port}"
         raise RankError(
-            "the start", f"{who} opened no store at {where} in {limit_seconds:.0f} s"
+            "the start",
+            f"{who} opened no store at {where} in {limit_seconds:.0f} s",
+            ranks=() if place.is_agents_store else (0,),
+            seconds=limit_seconds,
         ) from error
     if place.token:
         store = SignedStore(store, place.token)

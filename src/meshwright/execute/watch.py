@@ -156,9 +156,8 @@ class Watch(Progress):
         if not own.waits_for or own.idle_seconds < self._stall_seconds:
             return None
         if self._is_lost:
-            return Stall(
-                ranks=(self._rank,), message=f"{self._describe(own)} and the store is gone"
-            )
+            message = f"{self._describe(own)} and the store is gone"
+            return Stall(ranks=(self._rank,), message=message, seconds=own.idle_seconds)
         silent = time.monotonic() - self._heard
         if silent >= self._stall_seconds / 2:
             return self._blame_store(own, silent)
@@ -172,7 +171,8 @@ class Watch(Progress):
         holder = self._store_rank
         name = "the store" if holder == NOBODY else name_rank(holder, self._devices[holder])
         message = f"{name} is hung: no answer from its store for {silent_seconds:.0f} s; "
-        return Stall(ranks=(holder,), message=message + self._describe(own))
+        message += self._describe(own)
+        return Stall(ranks=(holder,), message=message, seconds=silent_seconds)
 
     def _describe(self, own: Post) -> str:
         return f"{name_rank(self._rank, self._devices[self._rank])} waits at {own.doing}"
@@ -191,6 +191,8 @@ class Watch(Progress):
                 message=stall.message,
                 is_consequence=self._is_lost,
                 traceback="",
+                silent=() if self._is_lost else stall.ranks,
+                silent_seconds=stall.seconds,
             )
             tell(report, self._folder)
         else:

@@ -5,7 +5,7 @@ best so far is known. Knows neither how plans are found nor how an answer is wor
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from meshwright.plan.answer import ROUNDING, RunnerUp, Stop, is_below
 from meshwright.plan.moment import Moment
@@ -114,9 +114,8 @@ class Attempt:
 class Incumbent:
     """What all methods have found so far for one problem."""
 
-    def __init__(self, clock: Clock, hears: Callable[[Moment], None] | None = None) -> None:
-        """`hears`: is told of every moment as it comes."""
-        self._clock, self._hears = clock, hears
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self.attempts: dict[str, Attempt] = {}
         """By method, in the order in which they began."""
         self.history: list[Moment] = []
@@ -178,5 +177,3 @@ class Incumbent:
                 claim=str(claim),
             )
             self.history.append(moment)
-            if self._hears is not None:
-                self._hears(moment)

@@ -30,7 +30,7 @@ from meshwright.search.check import (
 )
 from meshwright.search.claim import Claim
 from meshwright.search.clock import Clock
-from meshwright.search.incumbent import Incumbent, Moment
+from meshwright.search.incumbent import Incumbent
 from meshwright.search.method.bandwidth.joint.joint import allocate_plan, explain_nothing
 from meshwright.search.method.deploy.tree.tree import Prior
 from meshwright.search.method.name import ENTRIES, LAYERED, SEARCHES
@@ -90,7 +90,6 @@ def find_plan(
     prior: Prior | None = None,
     runtime: str = MESHWRIGHT.name,
     starts: Sequence[Plan] = (),
-    hears: Callable[[Moment], None] | None = None,
 ) -> Answer:
     """The plan of a method; `auto` is the best of all. `progress` is told a line a method.
 
@@ -100,9 +99,8 @@ def find_plan(
     `allocate`: share each host's network interfaces out to the destinations, too. `prior`: what
     `deploy` believes at first; None: the network that comes with the package. `runtime`: who will
     run the plan; for others than this program `hybrid` alone searches. `starts`: plans in ops of
-    the graph that the search starts from and stays near, so that it ends soon. `hears` is told when
-    a better plan or bound is found. The budget does not count the compilation of kernels, which
-    happens once on a machine.
+    the graph that the search starts from and stays near, so that it ends soon. The budget does not
+    count the compilation of kernels, which happens once on a machine.
     """
     check_request(graph, method, seed, budget_seconds, sharing, microbatches, scope)
     check_gap(gap, method, allocate=allocate)
@@ -124,7 +122,7 @@ def find_plan(
         sharing=sharing, microbatches=tuple(microbatches), scope=scope, allocate=allocate, gap=gap,
         runtime=runtime,
     )  # fmt: skip
-    answer = replace(_answer(choice, problem, method, report, hears), request=request)
+    answer = replace(_answer(choice, problem, method, report), request=request)
     return replace(answer, notes=(*answer.notes, nothing)) if nothing else answer
 
 
@@ -133,14 +131,13 @@ def _answer(
     problem: Problem,
     method: str,
     report: Report,
-    hears: Callable[[Moment], None] | None,
 ) -> Answer:
     """What the chosen searches say together."""
     if choice.refusal is not None:
         return refuse_all(problem, method, choice.refusal)
     if choice.note:
         report(choice.note)
-    incumbent = _run_all(choice.names, problem, report, hears)
+    incumbent = _run_all(choice.names, problem, report)
     attempts = tuple(incumbent.attempts.values())
     if len(choice.names) > 1:
         return answer_best(problem, incumbent, problem.clock)
@@ -228,13 +225,12 @@ def _run_all(
     names: Sequence[str],
     problem: Problem,
     report: Report,
-    hears: Callable[[Moment], None] | None,
 ) -> Incumbent:
     """Run methods within what is left of the time; Ctrl-C ends it with the best so far."""
     whole = clock = problem.clock
     if problem.allocate and names != tuple(ALLOCATING):
         clock = whole.first(_ALLOCATED_SHARE)
-    incumbent, is_one = Incumbent(whole, hears), len(names) == 1
+    incumbent, is_one = Incumbent(whole), len(names) == 1
     with whole.listening(), whole.heard():
         for name in names:
             if whole.is_interrupted or (incumbent.attempts and clock.is_over):

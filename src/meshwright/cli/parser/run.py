@@ -176,6 +176,14 @@ def _add_recovery(parser: ArgumentParser) -> None:
     add_value(parser, "--every", count, "N", "steps between them", 100)
     text = "how often ranks are started again after one failed"
     add_value(parser, "--restarts", whole, "N", text, 0)
+    add_flag(
+        parser,
+        "--elastic",
+        "where a host is lost (all its ranks were killed or do not answer), plan for those that "
+        "are left and go on from the last checkpoint",
+    )
+    text = "seconds to search for such a plan (default: a fifth of what the plan's search had)"
+    add_value(parser, "--replan-budget", positive, "S", text)
     text = "seconds of waiting after which a rank is taken for hung"
     add_value(parser, "--stall", positive, "S", text, 120.0)
 

@@ -120,6 +120,42 @@ def built(
                 remove(name, folder)
 
 
+def is_up(name: str, folder: Path = RUN_FOLDER) -> bool:
+    """Whether a testbed of this name is up."""
+    state = _read_state(folder, check_name(name))
+    return state is not None and state.is_up
+
+
+def renew(
+    cluster: Cluster,
+    name: str,
+    plan: Plan,
+    kind: Kind = "tc",
+    *,
+    was_shaped: bool,
+    folder: Path = RUN_FOLDER,
+) -> bool:
+    """Have a testbed that is up serve a plan for some of its hosts; whether it was built anew.
+
+    That is needed where traffic is or was (`was_shaped`) shaped for a plan's allocations, and where
+    hosts have fewer interfaces now; nothing may run in it then. One host alone needs no network.
+    """
+    if len(cluster.hosts) < 2:
+        return False
+    wanted = plan_testbed(cluster, name, plan, kind, folder)
+    is_same = all(
+        _interfaces(find_host(name, e.name, folder)) == _interfaces(e) for e in wanted.hosts
+    )
+    if is_same and not was_shaped and not plan.allocations:
+        return False
+    remove(name, folder)
+    return build(wanted, folder)
+
+
+def _interfaces(host: EmulatedHost) -> list[str]:
+    return [each.name for each in host.interfaces]
+
+
 def rank_prefixes(name: str, hosts: Sequence[str], folder: Path = RUN_FOLDER) -> list[list[str]]:
     """What to put before the command of each rank, by the host it is on."""
     program = find_program("ip")
