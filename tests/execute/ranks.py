@@ -10,7 +10,6 @@ import contextlib
 import os
 import pickle
 import signal
-import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from forked import processes
+
+from meshwright.execute.launch import find_free_port
 
 if TYPE_CHECKING:
     from meshwright.errors import InputError
@@ -100,13 +101,6 @@ class Ranks:
             self._pipe = None
 
 
-def free_port() -> int:
-    """A port that nobody uses."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 def refuse_pickles() -> None:
     """From here on, what torch.distributed would pickle or unpickle is an error."""
     from torch.distributed import distributed_c10d
@@ -157,7 +151,7 @@ class _Team:
     """The ranks of one call."""
 
     count: int
-    port: int = field(default_factory=free_port)
+    port: int = field(default_factory=find_free_port)
     pids: list[int] = field(default_factory=list)
     pipes: list[Connection] = field(default_factory=list)
     own: Connection | None = None

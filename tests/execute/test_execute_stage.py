@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from late_device import LateDevice, LateSide
-from ranks import Ranks, free_port
+from ranks import Ranks
 
 torch = pytest.importorskip("torch")
 
+from meshwright.execute.launch import find_free_port  # noqa: E402
 from meshwright.execute.marks import Marks  # noqa: E402
 from meshwright.execute.stage import CudaSide, Launched, Side, Staged  # noqa: E402
 from meshwright.execute.walk import Times, clock  # noqa: E402
@@ -215,7 +216,7 @@ def _exchange_on_gpu(rank: int, count: int, port: int) -> list[bool]:
 
 @gpu
 def test_every_collective_gives_on_a_gpu_what_it_should() -> None:
-    port = free_port()  # CUDA does not survive a fork
+    port = find_free_port()  # CUDA does not survive a fork
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         found = [pool.submit(_exchange_on_gpu, rank, 2, port) for rank in range(2)]
         assert [each.result(120) for each in found] == [[True] * 8] * 2
@@ -258,7 +259,7 @@ def _nccl_alone(port: int) -> list[bool]:
 @gpu
 def test_a_gpu_computes_beside_nccl_until_a_result_is_read() -> None:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        assert pool.submit(_nccl_alone, free_port()).result(120) == [True] * 6
+        assert pool.submit(_nccl_alone, find_free_port()).result(120) == [True] * 6
 
 
 @gpu

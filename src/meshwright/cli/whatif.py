@@ -72,7 +72,7 @@ def _row(answer: WhatIf, outcome: Outcome, *, has_prices: bool) -> tuple[str, ..
     return (
         outcome.name,
         format_step(outcome.kept),
-        format_step(outcome.renewed),
+        format_step(outcome.best),
         gain,
         format_number(outcome.samples_per_second) if outcome.best.fits else NONE,
         format_seconds(outcome.bound_seconds) if outcome.bound_seconds else NONE,
@@ -88,13 +88,13 @@ def _explain(answer: WhatIf) -> None:
         assert each.kept is not None
         why = each.kept.obstacle or "it does not fit into memory"
         remark(f"the same plan is of no use with {each.name}: {why}")
-    for each in [row for row in rows if not row.renewed.fits][:3]:
+    for each in [row for row in rows if not row.best.fits][:3]:
         remark(f"no plan with {each.name}: {each.planned.obstacle or 'none fits'}")
     for note in answer.notes:
         remark(f"not asked: {note}")
     remark(
-        f"re-planned: the fastest of all plans found here; gain: samples a second over the faster "
-        f"plan as it is; each search had {format_seconds(answer.budget_seconds)}"
+        f"re-planned: the fastest of all plans known here, the same plan among them; gain: samples "
+        f"a second over that as it is; each search had {format_seconds(answer.budget_seconds)}"
     )
 
 

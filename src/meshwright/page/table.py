@@ -125,14 +125,14 @@ def whatif_table(record: Mapping[str, Any]) -> PageTable:
     rows = []
     for place, each in enumerate((record["now"], *record["outcomes"])):
         steps = [each["kept"], each["planned"], each["shared"]]
-        fitting = [step for step in steps[1:] if step and step["fits"]]
-        renewed = min(fitting, key=lambda step: step["step_seconds"] or inf, default=steps[1])
+        fitting = [step for step in steps if step and step["fits"]]
+        best = min(fitting, key=lambda step: step["step_seconds"] or inf, default=steps[1])
         gain = each["gain"]
         rows.append(
             (
                 each["question"],
                 _word_step(each["kept"]),
-                _word_step(renewed),
+                _word_step(best),
                 "" if place == 0 else NONE if gain is None else _signed_share(gain),
                 format_number(each["samples_per_second"] or 0.0),
                 format_seconds(each["bound_seconds"]) if each["bound_seconds"] else NONE,

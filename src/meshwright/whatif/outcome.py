@@ -64,15 +64,10 @@ class Outcome:
     """The fastest of the plans that were found for other questions; None: they were not tried."""
 
     @property
-    def renewed(self) -> Step:
-        """The faster of the plans that were found after the changes, for this question or for
-        another, of those that fit; else what was found for this one."""
-        return _faster(self.planned, self.shared)
-
-    @property
     def best(self) -> Step:
-        """The fastest plan of all that fit."""
-        return _faster(self.renewed, self.kept)
+        """The fastest plan of all that fit: of what was found for this question, for others, and
+        the same plan; where none fits, what was found for this question."""
+        return _faster(_faster(self.planned, self.shared), self.kept)
 
     @property
     def samples_per_second(self) -> float:

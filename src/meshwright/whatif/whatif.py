@@ -78,7 +78,7 @@ class WhatIf:
                 "num_devices": [each.num_devices for each in rows],
                 "batch": [each.batch for each in rows],
                 "kept_seconds": [each.kept.seconds if each.kept else math.inf for each in rows],
-                "planned_seconds": [each.renewed.seconds for each in rows],
+                "planned_seconds": [each.best.seconds for each in rows],
                 "bound_seconds": [each.bound_seconds for each in rows],
                 "samples_per_second": [each.samples_per_second for each in rows],
                 "cost_per_sample": [each.cost_per_sample for each in rows],
