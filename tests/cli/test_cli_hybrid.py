@@ -26,7 +26,9 @@ from meshwright.report.hybrid_facts import (
 MODEL = "gpt:hidden=128,heads=4,layers=2,sequence=64,vocabulary=512,batch=8"
 CLUSTER = "h100-x4"
 LIMITS = ("--tensor", "2", "--context", "1", "--zero", "1", "--recompute", "full")
-FILES = ["answer.json", "cluster.yaml", "graph.json.gz", "plan.json", "trace.json"]
+FILES = [
+    "answer.json", "cluster.yaml", "graph.json.gz", "plan.html", "plan.json", "trace.json",
+]  # fmt: skip
 
 
 def plan_small(*options: object, budget: float = 2) -> Result:

@@ -133,7 +133,7 @@ def test_an_error_becomes_a_report_and_exit_code_1(tmp_path: Path) -> None:
     (file,) = tmp_path.iterdir()
     assert set(json.loads(file.read_text())) == {
         "rank", "device", "time_seconds", "message", "is_consequence", "traceback", "is_refusal",
-        "step", "since",
+        "step", "since", "silent", "silent_seconds",
     }  # fmt: skip
 
 

@@ -127,7 +127,7 @@ def describe_summary(entry: PageEntry) -> dict[str, Any]:
     """The first screen."""
     answer, graph, cluster = entry.answer, entry.graph, entry.cluster
     facts = [
-        ("model", f"{graph.name} · batch {graph.facts['batch']} · {graph.facts['ops']} ops"),
+        ("model", f"{graph.name} · batch {graph.facts['batch']} · {graph.num_ops:,} ops"),
         ("cluster", " · ".join((cluster.name, *cluster.facts.values()))),
     ]
     if entry.plan is not None:

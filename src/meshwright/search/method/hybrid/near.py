@@ -10,6 +10,9 @@ from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.problem import Problem
 from meshwright.search.start import is_allowed
 
+_LAYER_ERROR = 0.1
+"""How far the step of a plan op by op may be from its step by layer."""
+
 
 def near_scope(scope: Scope, starts: Sequence[Plan]) -> Scope:
     """The scope with widths of teams within twice and half of those of some plans.
@@ -36,11 +39,11 @@ def _near(limits: Sequence[int], used: Iterable[int]) -> tuple[int, ...]:
 
 
 def offer_near(problem: Problem, attempt: Attempt, best_seconds: float) -> None:
-    """Offer the starts that are faster than the best draft by layer."""
+    """Offer the starts that may be faster than the best draft, by their steps by layer."""
     for plan in (each for each in problem.starts if is_allowed(problem, each)):
         try:
             quick = problem.try_plan(plan, "layer")
-            if quick.fits and quick.step_seconds <= best_seconds:
+            if quick.fits and quick.step_seconds <= (1 + _LAYER_ERROR) * best_seconds:
                 attempt.offer(plan, problem.settle(plan))
         except InputError:  # it cannot be run here; who made it says why
             continue
