@@ -27,7 +27,7 @@ from meshwright.replan.record import (
 from meshwright.replan.replan import BUDGET_PART, Replanned, need_plan, search_near
 from meshwright.search.judge import try_plan
 from meshwright.table import as_text
-from meshwright.units import format_bytes, format_percent, format_seconds
+from meshwright.units import format_bytes, format_count, format_percent, format_seconds
 
 Report = Callable[[str], None]
 
@@ -189,7 +189,7 @@ def word_verdict(found: Transition) -> str:
     )
     if found.moving_seconds == 0:
         return f"Moving pays at once: {gain}, and nothing more has to move than in any case."
-    even = f"pays after {math.ceil(found.break_even_steps):,} steps"
+    even = f"pays after {format_count(math.ceil(found.break_even_steps), 'step')}"
     if found.pays is None:
         return f"Moving {even}: {takes}, and {gain}."
     left = f"{found.steps_to_checkpoint:,.0f} steps are left to the next checkpoint"
