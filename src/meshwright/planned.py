@@ -28,6 +28,8 @@ from meshwright.search.check import SCOPES, check_request, need_method
 
 PLAN_FILE, CLUSTER_FILE, GRAPH_FILE = "plan.json", "cluster.yaml", "graph.json.gz"
 ANSWER_FILE = "answer.json"
+PAGE_FILE, TRACE_FILE = "plan.html", "trace.json"
+"""What people look at: the report, and the trace of one step."""
 
 
 class _Asked(msgspec.Struct):

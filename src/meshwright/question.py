@@ -151,9 +151,24 @@ def report(
     need_type(explanation, (Explanation, type(None)), "explanation", "an Explanation or None")
     need_type(whatif, (WhatIf, type(None)), "whatif", "a WhatIf or None")
     step, devices = load_graph(graph, say=progress), load_cluster(cluster)
+    for each in (answer, *others):
+        need_type(each, Answer, "others", "a sequence of Answers")
+        asked = each.request
+        if asked and (asked.cluster.name, asked.graph.name) != (devices.name, step.name):
+            raise InputError(
+                f"answer: must be of {step.name} on {devices.name}, is of {asked.graph.name} on "
+                f"{asked.cluster.name}"
+            )
+    told = (("explanation", explanation), ("whatif", whatif))
+    for name, found in ((name, found) for name, found in told if found is not None):
+        if found.model != step.name:
+            raise InputError(f"{name}: must be of {step.name}, is of {found.model}")
+    if explanation is not None and explanation.cluster != devices.name:
+        raise InputError(
+            f"explanation: must be of cluster {devices.name}, is of {explanation.cluster}"
+        )
     entries = []
     for number, each in enumerate((answer, *others)):
-        need_type(each, Answer, "others", "a sequence of Answers")
         is_first = number == 0
         entries.append(
             make_entry(

@@ -1,5 +1,6 @@
 """`meshwright replan`, as one types it, right and wrong."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,16 @@ def test_a_measured_network_is_planned_for(folder: Path, tmp_path: Path) -> None
     assert document["num_devices"] == 8
     assert document["carried_seconds"] > document["before_seconds"]
     assert document["step_seconds"] <= document["carried_seconds"]
+
+
+def test_what_is_written_over_a_plan_leaves_nothing_of_it(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "over"
+    shutil.copytree(folder, path)
+    old = (path / "plan.html").read_bytes(), (path / "trace.json").read_bytes()
+    words = ["--without", "host1", "--without", "host1", "--budget", 1, "--json", "-o", path]
+    assert run("replan", path, *words).json["num_devices"] == 6
+    assert (path / "plan.html").read_bytes() != old[0]
+    assert (path / "trace.json").read_bytes() != old[1]
 
 
 def test_where_nothing_fits_there_are_remedies(folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from cli_runner import refusal, run
 
 import meshwright as mw
 from measured_run import run_of
+from meshwright.errors import InputError
 from meshwright.planned import read_answer
 
 
@@ -110,6 +112,31 @@ def test_an_answer_in_python_is_drawn_like_its_folder(tmp_path: Path) -> None:
     assert one["timelines"][0]["step"] == answer.step_seconds
     names = [each["name"] for each in document(tmp_path / "two.html")["plans"]]
     assert names == ["1: data", "2: single"]
+
+
+def test_what_is_about_another_plan_is_refused(tmp_path: Path) -> None:
+    answer = mw.plan("mlp", "v100-32-x2", method="data", budget_seconds=1)
+    other = mw.plan("mlp", "v100-32-x4", method="data", budget_seconds=1)
+    file = tmp_path / "page.html"
+    with pytest.raises(InputError, match="answer: must be of mlp on v100-32-x4, is of mlp on v100"):
+        mw.report("mlp", "v100-32-x4", answer, file)
+    with pytest.raises(InputError, match="explanation: must be of cluster v100-32-x2, is of v100"):
+        mw.report("mlp", "v100-32-x2", answer, file, explanation=mw.explain(other))
+    assert not file.exists()
+
+
+def test_changes_of_another_plan_are_left_out(folder: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(folder, own)
+    other = tmp_path / "other"
+    words = ["plan", "mlp", "--cluster", "v100-32-x4", "--method", "single", "--budget", "1"]
+    assert run(*words, "-o", other).code == 0
+    asked = run("whatif", other, "--batch", "2x", "--budget", "0.5", "--json")
+    (own / "whatif.json").write_text(asked.out)
+    result = run("report", own, "-o", tmp_path / "page.html")
+    assert result.code == 0
+    assert "is about another plan than" in result.err
+    assert document(tmp_path / "page.html")["plans"][0]["tables"]["whatif"] == []
 
 
 def test_where_no_plan_fits_the_report_says_why(tmp_path: Path) -> None:

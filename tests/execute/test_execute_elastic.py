@@ -127,6 +127,7 @@ def test_training_goes_on_without_the_host_of_the_first_rank(
     assert loss["resumed_step"] == report["first_step"] >= 2
     assert loss["step"] - loss["resumed_step"] == loss["repeated_steps"]
     assert "meshwright: error: rank 0 was killed by signal 9 (Killed)" in said
+    assert not any("needs the launcher" in line for line in said)  # as its own trial once said
 
 
 def folder_of(place: Place, attempt: int) -> Path | None:

@@ -118,6 +118,9 @@ def test_what_died_with_its_holder_comes_from_the_storage() -> None:
     assert found.between_hosts == {(STORAGE, "h0"): STATE}
     # Three hosts are left, so that two links of a byte a second lead into each.
     assert found.storage_seconds == STATE / 2
+    # The last host has no network left: it reads over the three links that it had.
+    last = find_moves(graph, (connected(4), before), (without("h1", "h2", "h3"), data(graph, "d0")))
+    assert last.storage_seconds == STATE / 3
     given_rate = find_moves(
         graph, (connected(4), before), (without("h1"), data(graph, "d0")),
         storage_bytes_per_second=8.0,

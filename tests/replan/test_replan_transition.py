@@ -73,8 +73,8 @@ def transition(
         (3.0, 1.0, 10.0, 5, 5.0, True, "pays after 5 steps, and 5 steps are left"),
         (3.0, 1.0, 10.0, 4, 5.0, False, "does not pay before the next checkpoint"),
         (3.0, 1.0, 10.0, None, 5.0, None, "Moving pays after 5 steps: moving 8 B takes 10 s"),
-        (1.0, 1.0, 10.0, 100, math.inf, False, "Stay with what is left of the old plan"),
-        (1.0, 2.0, 10.0, None, math.inf, False, "Stay with what is left of the old plan"),
+        (1.0, 1.0, 10.0, 100, math.inf, False, "Stay with the plan as it is carried over"),
+        (1.0, 2.0, 10.0, None, math.inf, False, "Stay with the plan as it is carried over"),
         (3.0, 1.0, 0.0, 1, 0.0, True, "Moving pays at once"),
     ],
 )
@@ -191,6 +191,7 @@ def test_measured_bandwidths_take_the_place_of_the_clusters(tmp_path: Path) -> N
     [
         ("{}", "must name at least one link"),
         ('{"host0": "fast"}', r"link 'host0'"),
+        ('{"": "1 GB/s"}', "links: must be named, got ''"),
         ('{"host0": -1}', r"link 'host0'"),
         ('{"host0": [1]}', "measured.json"),
         ("[1]", "measured.json"),

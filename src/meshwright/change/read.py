@@ -47,11 +47,16 @@ def read_change(option: str, text: str) -> Change:
 
 
 def read_changes(given: Mapping[str, str | Sequence[str]]) -> list[Change]:
-    """The changes that texts ask for, by option: one, or several."""
-    return [
+    """The changes that texts ask for, by option: one, or several; hosts go once."""
+    found = [
         read_change(option, text)
         for option, texts in given.items()
         for text in (texts if isinstance(texts, list | tuple) else (texts,))
+    ]
+    return [
+        each
+        for place, each in enumerate(found)
+        if not isinstance(each, Without) or each not in found[:place]
     ]
 
 

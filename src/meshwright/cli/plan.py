@@ -12,12 +12,13 @@ from typing import Any
 from meshwright.api import open_engine, simulate
 from meshwright.cli.console import make_console, print_json, print_line
 from meshwright.cli.exit_code import ExitCode
-from meshwright.cli.folder import check_folder, write_folder
+from meshwright.cli.folder import check_folder
 from meshwright.cli.interrupt import held_interrupt, noticed_interrupt
 from meshwright.cli.machine import load_cluster_here, remark_cpu
 from meshwright.cli.parser.degrees import LIMITS
 from meshwright.cli.parser.plan import PIPELINE_OPTIONS, QUICKP_OPTIONS
 from meshwright.cli.plan_folder import write_answer
+from meshwright.cli.plan_view import write_page_beside, write_trace_beside
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.simulate import load_step
 from meshwright.cli.summary.answer import show_answer
@@ -26,15 +27,11 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.execute.runnable import find_obstacle, why_untrained
 from meshwright.export.launch.next import next_commands
-from meshwright.export.perfetto.trace import write_trace
 from meshwright.graph.graph import Graph
 from meshwright.message import remark, say
-from meshwright.page.entry import make_entry
-from meshwright.page.load import next_lines
-from meshwright.page.write import PAGE_FILE, write_page
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
-from meshwright.planned import PLAN_FILE
+from meshwright.planned import PAGE_FILE, PLAN_FILE, TRACE_FILE
 from meshwright.report.expected import with_facts
 from meshwright.search.check import AnyScope, need_method
 from meshwright.search.method.deploy.tree.net import read_prior
@@ -43,9 +40,7 @@ from meshwright.search.method.pipeline.scope import PipelineScope
 from meshwright.search.method.quickp.scope import QuickpScope
 from meshwright.search.pool.engine import Engine
 from meshwright.search.portfolio import find_plan
-from meshwright.simulate.timeline import Timeline
 
-TRACE_FILE = "trace.json"
 _OPTIONS: Mapping[type[AnyScope], Mapping[str, str]] = MappingProxyType(
     {
         Scope: LIMITS,
@@ -142,8 +137,8 @@ def _present(
         with held_interrupt():
             write_answer(folder, graph, cluster, answer)
         if has_trace:
-            _write_trace(arguments, folder / TRACE_FILE, timeline, cluster)
-            _write_page(arguments, folder, graph, cluster, answer, timeline)
+            write_trace_beside(arguments, folder, timeline, cluster)
+            write_page_beside(arguments, folder, graph, cluster, answer, timeline)
     if arguments.json:
         print_json(answer.to_dict(None if folder is None else str(folder / PLAN_FILE)))
     else:
@@ -173,38 +168,6 @@ def _show_next(
             print_line(line)
 
 
-def _write_trace(arguments: Namespace, path: Path, timeline: Timeline, cluster: Cluster) -> None:
-    """Write the trace of a plan, and say where it shows less than the step has."""
-    coarser: list[str] = []
-    with shown_progress(f"writing {path}", arguments) as progress:
-        write_folder(
-            path.parent,
-            {path.name: lambda p: coarser.append(write_trace(timeline, cluster, p, progress))},
-        )
-    if coarser[0]:
-        remark(f"{path} is coarser than the step: {coarser[0]}")
-
-
-def _write_page(
-    arguments: Namespace,
-    folder: Path,
-    graph: Graph,
-    cluster: Cluster,
-    answer: Answer,
-    timeline: Timeline | None,
-) -> None:
-    """Write the report of an answer beside it."""
-    with shown_progress(f"writing {folder / PAGE_FILE}", arguments) as progress:
-        entry = make_entry(
-            graph,
-            cluster,
-            answer,
-            timeline=timeline,
-            commands=next_lines(graph, cluster, answer.plan, folder),
-        )
-        write_folder(folder, {PAGE_FILE: lambda path: write_page([entry], path, progress)})
-
-
 def _write_refusal(arguments: Namespace, graph: Graph, cluster: Cluster, answer: Answer) -> None:
     """Write an answer without a plan, so that it can be asked why; a plan that is there stays."""
     folder: Path | None = arguments.output
@@ -215,4 +178,4 @@ def _write_refusal(arguments: Namespace, graph: Graph, cluster: Cluster, answer:
     else:
         write_answer(folder, graph, cluster, answer)
         if answer.stop is not Stop.INTERRUPTED:
-            _write_page(arguments, folder, graph, cluster, answer, None)
+            write_page_beside(arguments, folder, graph, cluster, answer, None)

@@ -6,14 +6,29 @@ from pathlib import Path
 
 from meshwright.cli.folder import write_folder
 from meshwright.cluster.cluster import Cluster
+from meshwright.errors import os_errors
 from meshwright.files import write_document
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
-from meshwright.planned import ANSWER_FILE, CLUSTER_FILE, GRAPH_FILE, PLAN_FILE, beside_plan
+from meshwright.planned import (
+    ANSWER_FILE,
+    CLUSTER_FILE,
+    GRAPH_FILE,
+    PAGE_FILE,
+    PLAN_FILE,
+    TRACE_FILE,
+    beside_plan,
+)
 
 
 def write_answer(folder: Path, graph: Graph, cluster: Cluster, answer: Answer) -> None:
-    """Write an answer with what it is about, and its plan if there is one."""
+    """Write an answer with what it is about, and its plan if there is one.
+
+    The report and the trace of a plan that was there before are removed: they show another one.
+    """
+    for name in (PAGE_FILE, TRACE_FILE):
+        with os_errors(f"{folder / name}: cannot be removed"):
+            (folder / name).unlink(missing_ok=True)
     plan = answer.plan
     document = answer.to_dict(None if plan is None else PLAN_FILE)
     own = {} if plan is None else {PLAN_FILE: plan.save}

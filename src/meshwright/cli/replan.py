@@ -13,6 +13,7 @@ from meshwright.cli.folder import check_folder
 from meshwright.cli.machine import load_cluster_here
 from meshwright.cli.parser.replan import DEVICE_CHANGES
 from meshwright.cli.plan_folder import write_answer
+from meshwright.cli.plan_view import write_page_beside, write_trace_beside
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.sheet import Sheet
 from meshwright.explain.explanation import word_remedy
@@ -53,7 +54,7 @@ def run_replan(arguments: Namespace) -> int:
             progress=progress,
         )
     if folder is not None and found.fits:
-        _write(folder, planned, found)
+        _write(arguments, folder, planned, found)
     if arguments.json:
         is_written = folder is not None and found.fits
         print_json(found.to_dict(str(folder / PLAN_FILE) if folder and is_written else None))
@@ -70,11 +71,17 @@ def run_replan(arguments: Namespace) -> int:
     return ExitCode.DONE
 
 
-def _write(folder: Path, planned: Planned, found: Transition) -> None:
-    graph, answer = planned.request.graph, found.answer
-    assert answer.plan is not None
-    timeline = simulate(graph, found.cluster, answer.plan, sharing=planned.request.sharing)
-    write_answer(folder, graph, found.cluster, with_facts(graph, found.cluster, answer, timeline))
+def _write(arguments: Namespace, folder: Path, planned: Planned, found: Transition) -> None:
+    """Write all that `plan -o` writes."""
+    request, cluster, plan = planned.request, found.cluster, found.answer.plan
+    assert plan is not None
+    sharing, graph = request.sharing, request.graph
+    timeline = simulate(graph, cluster, plan, sharing=sharing, with_links=True)
+    answer = with_facts(graph, cluster, found.answer, timeline)
+    write_answer(folder, graph, cluster, answer)
+    if answer.stop is not Stop.INTERRUPTED:
+        write_trace_beside(arguments, folder, timeline, cluster)
+        write_page_beside(arguments, folder, graph, cluster, answer, timeline)
 
 
 def _show(found: Transition) -> None:

@@ -9,7 +9,8 @@ from meshwright.cli.progress import shown_progress
 from meshwright.message import remark
 from meshwright.page.figure import write_figures
 from meshwright.page.load import read_entry
-from meshwright.page.write import PAGE_FILE, write_page
+from meshwright.page.write import write_page
+from meshwright.planned import PAGE_FILE
 from meshwright.units import format_bytes, format_count
 from meshwright.whatif.plot import need_plots
 

@@ -79,7 +79,8 @@ def run_run(arguments: Namespace) -> int:
         raise InputError("--script: needs --commands; torchrun starts scripts, not Meshwright")
     if arguments.script and graph.is_inference:  # a script may know what to do with others
         check_trainable(graph)
-    if arguments.elastic and (arguments.commands or (is_rank() and run_folder() is None)):
+    is_others = is_rank() and run_folder() is None and TRIAL not in os.environ
+    if arguments.elastic and (arguments.commands or is_others):
         raise InputError(
             "--elastic: needs the launcher of `meshwright run`, which starts ranks on this machine "
             "alone; torchrun and Slurm start the hosts that are left once `meshwright replan` has "

@@ -1,5 +1,6 @@
 """Reads folders of plans and of runs as entries of a report."""
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from meshwright.explain.explanation import Explanation
 from meshwright.export.launch.next import next_commands
 from meshwright.files import decode_json, read_bytes
 from meshwright.graph.graph import Graph
+from meshwright.message import warn
 from meshwright.page.entry import PageEntry, make_entry, measured_entry
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
@@ -24,6 +26,9 @@ from meshwright.zoo.table import zoo_models
 
 WHATIF_FILE = "whatif.json"
 """Where a folder may keep what `meshwright whatif --json` has printed."""
+
+_DRIFT = 1e-6
+"""Relative: a step that was written and read again is the same."""
 
 Report = Callable[[str], None]
 
@@ -79,14 +84,22 @@ def _find_whatif(
 ) -> Mapping[str, Any] | None:
     """What changes would bring: as the folder has it, or asked now."""
     file = folder / WHATIF_FILE
+    assert answer.request is not None
     if os.path.isfile(file):
-        return decode_json(read_bytes(file), WhatIfRecord, str(file)).to_dict()
+        record = decode_json(read_bytes(file), WhatIfRecord, str(file))
+        kept = record.now.kept.step_seconds if record.now.kept else None
+        if record.model == answer.request.graph.name and _is_near(kept, answer.step_seconds):
+            return record.to_dict()
+        warn(f"{file}: is about another plan than {folder / ANSWER_FILE}, and left out")
     if not asks:
         return None
-    assert answer.request is not None
     if answer.plan is None:
         raise InputError(f"{folder}: must hold a plan to ask what changes would bring")
     return answer_whatif(answer.request, answer.plan, progress=progress).to_dict()
+
+
+def _is_near(one: float | None, other: float) -> bool:
+    return one is not None and math.isclose(one, other, rel_tol=_DRIFT)
 
 
 def next_lines(

@@ -9,7 +9,6 @@ from meshwright.page.entry import PageEntry
 from meshwright.page.html import make_page
 from meshwright.page.pack import Blobs
 
-PAGE_FILE = "plan.html"
 """What the report of a plan is called in its folder."""
 
 Report = Callable[[str], None]

@@ -21,6 +21,8 @@ def read_bandwidths(path: Path) -> list[LinkRate]:
         raise InputError(f'{path}: must name at least one link, such as {{"leaf0": "40 GB/s"}}')
     changes = []
     for links, text in rates.items():
+        if not links.strip():
+            raise InputError(f"{path}: links: must be named, got {quoted(links)}")
         rate = parse_bytes_per_second(text, f"{path}: link {quoted(links)}")
         if not rate > 0:
             raise InputError(f"{path}: link {quoted(links)}: must be positive, got {text}")

@@ -6,6 +6,7 @@ and is still there: from its own host if there is one, else from the one that ha
 far. What nobody has any more comes from the storage of the last checkpoint. Runs nothing.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ def find_moves(
         flows=dict(finder.flows),
         between_hosts=dict(between),
         network_seconds=transfer_seconds(cluster, moved, sharing),
-        storage_seconds=_storage_seconds(cluster, stored, storage_bytes_per_second),
+        storage_seconds=_storage_seconds((cluster, before[0]), stored, storage_bytes_per_second),
     )
 
 
@@ -214,21 +215,26 @@ def transfer_seconds(
 
 
 def _storage_seconds(
-    cluster: Cluster, stored: Mapping[str, float], bytes_per_second: float | None
+    clusters: Sequence[Cluster], stored: Mapping[str, float], bytes_per_second: float | None
 ) -> float:
-    """How long hosts take to read what comes from the storage."""
+    """How long hosts take to read what comes from the storage, over the links that bring data into
+    them in the first of these clusters that has any: of the last host that is left, in the old."""
     if bytes_per_second is not None:
         return sum(stored.values()) / bytes_per_second
-    return max((size / _entry_rate(cluster, host) for host, size in stored.items()), default=0.0)
+    longest = 0.0
+    for host, size in stored.items():
+        rates = (_entry_rate(cluster, host) for cluster in clusters if host in cluster.hosts)
+        rate = next((rate for rate in rates if rate > 0), math.inf)
+        longest = max(longest, size / rate)
+    return longest
 
 
 def _entry_rate(cluster: Cluster, host: str) -> float:
-    """Bytes a second that all links into a host from outside bring together; of a cluster of one
-    host, whose network is not known, no limit."""
+    """Bytes a second that all links into a host from outside bring together; zero: it has none."""
     owner = find_tiers(cluster).host_of
     rates = [
         link.bytes_per_second
         for link in cluster.links
         if owner.get(link.target) == host and owner.get(link.source) != host
     ]
-    return sum(rates) or float("inf")
+    return sum(rates)

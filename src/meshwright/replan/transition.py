@@ -3,11 +3,12 @@ whether moving pays before the next checkpoint."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
+from meshwright.explain.explain import need_request
 from meshwright.explain.remedy import Remedy, find_remedies
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
@@ -182,7 +183,7 @@ def word_verdict(found: Transition) -> str:
         why = f"the old plan cannot run ({found.carried.obstacle})"
         return f"Moving is forced, since {why}: {takes}."
     if found.gained_seconds <= 0:
-        return "Stay with what is left of the old plan: no plan that was found is faster."
+        return "Stay with the plan as it is carried over: no plan that was found is faster."
     gain = (
         f"a step is {format_seconds(found.gained_seconds)} shorter "
         f"({format_percent(found.gained_seconds / found.carried.step_seconds)})"
@@ -244,7 +245,8 @@ def compare_plans(
     difference = moves = None
     remedies: tuple[Remedy, ...] = ()
     if answer.plan is None:
-        remedies = find_remedies(replace(request, cluster=cluster), progress=progress)
+        asked = need_request(answer.request)  # with the time that this search had
+        remedies = find_remedies(asked, progress=progress)
     else:
         difference = find_difference(request.graph, old, answer.plan)
         moves = find_moves(
@@ -297,12 +299,12 @@ def _carry_step(found: Replanned, storage_bytes_per_second: float | None) -> Car
 
 
 def _word_homeless(plan: Plan, homeless: tuple[int, ...]) -> str:
-    """Which parts have no device left."""
+    """Which parts have no replica left that is whole."""
     name = "part" if plan.schedule is None else "stage"
     first = homeless[0]
     more = f" and {len(homeless) - 1:,} more" if len(homeless) > 1 else ""
     verb = "have" if more else "has"
-    return f"{name} {first} of {len(plan.parts):,}{more} {verb} no device left"
+    return f"{name} {first} of {len(plan.parts):,}{more} {verb} no whole replica left"
 
 
 def _judge(request: Request, cluster: Cluster, plan: Plan) -> tuple[float, str]:
