@@ -34,7 +34,7 @@ def command_page(parser: argparse.ArgumentParser) -> str:
     ]
     lines += [parser.epilog or "", ""]
     for each in all_commands(parser):
-        each.formatter_class = partial(each.formatter_class, width=LINE)  # type: ignore[assignment]
+        each.formatter_class = partial(each.formatter_class, width=LINE)  # type: ignore[call-arg]
         depth = len(each.prog.split())
         lines += [
             "#" * depth + f" {each.prog}",
