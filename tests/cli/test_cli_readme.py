@@ -10,6 +10,7 @@ import pytest
 from cli_runner import run
 
 from canary import heard, plant
+from documented import read_blocks, read_commands
 from meshwright.cli.parser import make_parser
 from meshwright.cli.zoo import zoo_documents
 from meshwright.cluster.file import read_cluster
@@ -19,16 +20,17 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+    """The texts of the blocks of a language, but for those that say more than its name."""
+    return [each.text for each in read_blocks(README, language) if not each.info]
 
 
 def commands(language: str = "sh") -> list[list[str]]:
-    """The lines of shell blocks that start with a program, without comments.
+    """The commands of all shell blocks.
 
     Blocks of "sh" are run, those of "bash" need a GPU and are only parsed.
     """
-    lines = (line for block in blocks(language) for line in block.splitlines())
-    return [words for line in lines if (words := shlex.split(line, comments=True))]
+    found = [each for block in read_blocks(README, language) for each in read_commands(block)]
+    return [each.words for each in found]
 
 
 def demo_command() -> list[str]:
