@@ -24,12 +24,11 @@ from typing import Any
 
 from meshwright.change.host import drop_hosts
 from meshwright.cluster.catalogue import find_cluster
-from meshwright.errors import InputError
 from meshwright.plan.answer import Answer
 from meshwright.plan.moment import Moment
 from meshwright.planned import Planned
 from meshwright.replan.move import find_moves
-from meshwright.replan.replan import BUDGET_PART, replan_plan
+from meshwright.replan.replan import BUDGET_PART, search_near
 from meshwright.search import clock
 from meshwright.search.portfolio import find_plan
 from meshwright.source import load_graph
@@ -109,10 +108,8 @@ def run_case(
     near_budget = budget * BUDGET_PART
 
     def plan_near() -> Any:
-        try:
-            return replan_plan(planned, left, budget_seconds=near_budget)
-        except InputError as error:
-            return str(error)
+        near = search_near(planned, left, budget_seconds=near_budget)
+        return near.answer.binding if near.answer.plan is None else near
 
     def plan_afresh() -> Answer:
         return find_plan(graph, same, budget_seconds=budget, **asked)

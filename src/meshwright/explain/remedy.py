@@ -18,7 +18,7 @@ from meshwright.plan.answer import Answer
 from meshwright.plan.part import Recompute
 from meshwright.plan.request import Request
 from meshwright.search.method.hybrid.scope import Scope
-from meshwright.search.portfolio import find_plan
+from meshwright.search.portfolio import answer_request
 from meshwright.units import format_bytes, format_count
 
 MOST_PLANNINGS = 40
@@ -80,20 +80,9 @@ class _Planner:
         self.left -= 1
         self._report(f"planning with {step.words}")
         request = step.request
+        seconds = min(request.budget_seconds, PROBE_SECONDS)
         try:
-            answer = find_plan(
-                request.graph,
-                request.cluster,
-                method=request.method,
-                seed=request.seed,
-                budget_seconds=min(request.budget_seconds, PROBE_SECONDS),
-                sharing=request.sharing,
-                microbatches=request.microbatches,
-                scope=request.scope,  # type: ignore[arg-type]
-                allocate=request.allocate,
-                gap=request.gap,
-                runtime=request.runtime,
-            )
+            answer = answer_request(replace(request, budget_seconds=seconds))
         except InputError:
             return None
         return answer if answer.plan is not None else None

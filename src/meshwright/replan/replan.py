@@ -6,10 +6,9 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
-from meshwright.plan.request import Request
 from meshwright.planned import Planned
 from meshwright.replan.carry import Carried, carry_plan
-from meshwright.search.portfolio import Report, find_plan
+from meshwright.search.portfolio import Report, answer_request
 
 BUDGET_PART = 1 / 7
 """The part of a request's budget that a search near its plan gets, unless told otherwise."""
@@ -29,27 +28,6 @@ class Replanned:
     """The new plan; without one it says what is in the way."""
 
 
-def replan_plan(
-    planned: Planned,
-    cluster: Cluster,
-    *,
-    budget_seconds: float,
-    seed: int = 0,
-    progress: Report | None = None,
-) -> Replanned:
-    """The best plan for a changed cluster that a search near the old plan finds.
-
-    `planned` is what was asked and found before; its limits hold for the new plan, too. InputError
-    where there was no plan, or where none fits now.
-    """
-    found = search_near(
-        planned, cluster, budget_seconds=budget_seconds, seed=seed, progress=progress
-    )
-    if found.answer.plan is None:
-        raise InputError(f"replan: no plan fits on cluster {cluster.name}: {found.answer.binding}")
-    return found
-
-
 def search_near(
     planned: Planned,
     cluster: Cluster,
@@ -58,18 +36,20 @@ def search_near(
     seed: int = 0,
     progress: Report | None = None,
 ) -> Replanned:
-    """As `replan_plan`, but that no plan fits is an answer.
+    """The best plan for a changed cluster that a search near the old plan finds, or an answer that
+    none fits.
 
-    Where nothing near the old plan fits, or none of its devices is there any more, the whole space
-    is searched in the same time.
+    `planned` is what was asked and found before; its limits hold for the new plan, too. InputError
+    where there was no plan. Where nothing near the old plan fits, or none of its devices is there
+    any more, the whole space is searched in the same time.
     """
     plan = need_plan(planned)
     request = planned.request
     carried = carry_plan(request.graph, request.cluster, cluster, plan)
     changed = replace(request, cluster=cluster, budget_seconds=budget_seconds, seed=seed)
-    answer = _find(changed, carried.starts, progress)
+    answer = answer_request(changed, starts=carried.starts, progress=progress)
     if answer.plan is None and carried.starts:
-        answer = _find(changed, (), progress)
+        answer = answer_request(changed, progress=progress)
     return Replanned(planned=planned, cluster=cluster, carried=carried, answer=answer)
 
 
@@ -80,21 +60,3 @@ def need_plan(planned: Planned) -> Plan:
             "replan: must have a plan to start from, but the search found none that fits"
         )
     return planned.plan
-
-
-def _find(request: Request, starts: tuple[Plan, ...], progress: Report | None) -> Answer:
-    return find_plan(
-        request.graph,
-        request.cluster,
-        method=request.method,
-        seed=request.seed,
-        budget_seconds=request.budget_seconds,
-        sharing=request.sharing,
-        progress=progress,
-        microbatches=request.microbatches,
-        scope=request.scope,  # type: ignore[arg-type]
-        allocate=request.allocate,
-        gap=request.gap,
-        runtime=request.runtime,
-        starts=starts,
-    )

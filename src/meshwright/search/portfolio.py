@@ -126,6 +126,32 @@ def find_plan(
     return replace(answer, notes=(*answer.notes, nothing)) if nothing else answer
 
 
+def answer_request(
+    request: Request,
+    *,
+    engine: Engine | None = None,
+    starts: Sequence[Plan] = (),
+    progress: Report | None = None,
+) -> Answer:
+    """The answer of a search for what a request asks."""
+    return find_plan(
+        request.graph,
+        request.cluster,
+        method=request.method,
+        seed=request.seed,
+        budget_seconds=request.budget_seconds,
+        sharing=request.sharing,
+        progress=progress,
+        microbatches=request.microbatches,
+        scope=request.scope,  # type: ignore[arg-type]
+        engine=engine,
+        allocate=request.allocate,
+        gap=request.gap,
+        runtime=request.runtime,
+        starts=starts,
+    )
+
+
 def _answer(
     choice: _Choice,
     problem: Problem,

@@ -13,7 +13,7 @@ from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
 from meshwright.plan.request import Request
 from meshwright.search.pool.engine import Engine
-from meshwright.search.portfolio import find_plan
+from meshwright.search.portfolio import answer_request
 from meshwright.simulate.footprint import footprint
 from meshwright.simulate.simulate import simulate
 from meshwright.whatif.price import SECONDS_PER_HOUR, Price, price_per_hour
@@ -115,7 +115,7 @@ def find_outcome(
     """
     changed = change_request(request, question.changes)
     try:
-        answer: Answer | None = search_again(changed, engine)
+        answer: Answer | None = answer_request(changed, engine=engine)
     except InputError as error:
         answer, planned = None, Step(obstacle=str(error))
     if answer is not None:
@@ -130,24 +130,6 @@ def find_outcome(
         bound_seconds=0.0 if answer is None else answer.bound_seconds,
         stop=None if answer is None else answer.stop,
         price_per_hour=price_per_hour(changed.cluster, prices),
-    )
-
-
-def search_again(request: Request, engine: Engine | None = None) -> Answer:
-    """The answer of a search for what a request asks."""
-    return find_plan(
-        request.graph,
-        request.cluster,
-        method=request.method,
-        seed=request.seed,
-        budget_seconds=request.budget_seconds,
-        sharing=request.sharing,
-        microbatches=request.microbatches,
-        scope=request.scope,  # type: ignore[arg-type]
-        engine=engine,
-        allocate=request.allocate,
-        gap=request.gap,
-        runtime=request.runtime,
     )
 
 
