@@ -24,6 +24,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any
 
+from children import find_children
 from faults_model import NOTES
 from meshwright.cli.plan_folder import write_answer
 from meshwright.cluster.cluster import Cluster
@@ -102,20 +103,12 @@ class ElasticRun:
 
     def find_ranks(self, attempt: int) -> dict[int, str]:
         """The host of each process that is a rank of an attempt."""
-        found = {}
-        for folder in Path("/proc").iterdir():
-            if not folder.name.isdigit():
-                continue
-            try:
-                pairs = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
-                is_child = f"PPid:\t{self.process.pid}\n" in (folder / "status").read_text()
-            except OSError:  # it has ended
-                continue
-            known = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-            is_rank = known.get("MESHWRIGHT_RUN_DIR", "").endswith(f"/attempt-{attempt}")
-            if is_child and is_rank and "MESHWRIGHT_HOST" in known:
-                found[int(folder.name)] = known["MESHWRIGHT_HOST"]
-        return found
+        return {
+            pid: known["MESHWRIGHT_HOST"]
+            for pid, known in find_children(self.process.pid)
+            if known.get("MESHWRIGHT_RUN_DIR", "").endswith(f"/attempt-{attempt}")
+            and "MESHWRIGHT_HOST" in known
+        }
 
     def last_note(self, attempt: int) -> Record:
         """The last that a rank of an attempt has noted."""

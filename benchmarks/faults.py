@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from children import find_children
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.plan.plan import Schedule, ScheduleKind
 from meshwright.search.instance import make_instance
@@ -91,19 +92,11 @@ class Training:
 
     def find_ranks(self, attempt: int) -> dict[int, int]:
         """Process numbers by rank, of those that run in an attempt."""
-        found = {}
-        for folder in Path("/proc").iterdir():
-            if not folder.name.isdigit():
-                continue
-            try:
-                pairs = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
-                is_child = f"PPid:\t{self.process.pid}\n" in (folder / "status").read_text()
-            except OSError:  # it has ended
-                continue
-            known = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-            if is_child and known.get("TORCHELASTIC_RESTART_COUNT") == str(attempt):
-                found[int(known["RANK"])] = int(folder.name)
-        return found
+        return {
+            int(known["RANK"]): pid
+            for pid, known in find_children(self.process.pid)
+            if known.get("TORCHELASTIC_RESTART_COUNT") == str(attempt)
+        }
 
     def read_notes(self, rank: int) -> list[Note]:
         """What a rank has noted in all attempts."""

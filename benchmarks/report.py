@@ -172,7 +172,7 @@ def rows(names: list[str], folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure the reports of all cases, and print a line for each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {'; '.join(CASES)}")
     parser.add_argument("--json", action="store_true")

@@ -36,7 +36,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Ability:
     """One thing to do with the program, and whether it can be done on this machine."""
 
     name: str
@@ -57,14 +57,14 @@ def run_doctor(arguments: Namespace) -> int:
     return ExitCode.DONE if works else ExitCode.REFUSED
 
 
-def examine() -> Iterator[Finding]:
+def examine() -> Iterator[Ability]:
     """Everything that can be said about this machine, the core first."""
     for name, look in _CHECKS.items():
         try:
             state, what = look()
         except InputError as error:
             state, what = State.MISSING, str(error).partition(": ")[2] or str(error)
-        yield Finding(name=name, state=state, what=what)
+        yield Ability(name=name, state=state, what=what)
 
 
 Look = Callable[[], tuple[State, str]]

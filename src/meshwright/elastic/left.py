@@ -36,7 +36,10 @@ def plan_left(planned: Planned, request: Request, budget_seconds: float, say: Re
     for method in _OTHERS:
         if not obstacle:
             break
-        say(f"ranks cannot run the new plan ({obstacle}); planning with the method {method}")
+        say(
+            f"ranks cannot run the new plan ({obstacle}); planning with the method {method}, which "
+            f"knows no limits on degrees and microbatches"
+        )
         wider = replace(request, method=method, scope=None, microbatches=())
         answer = _plan_again(replace(planned, request=wider), wider, budget_seconds)
         obstacle = _find_obstacle(request, answer)

@@ -50,7 +50,7 @@ class Ground:
 
 @dataclass(slots=True)
 class Recovery:
-    """One elastic run."""
+    """A run that goes on when hosts are lost, with its plan and its losses so far."""
 
     ground: Ground
     planned: Planned
@@ -125,7 +125,7 @@ class Recovery:
             raise KeyboardInterrupt
         if answer.plan is None:
             say(f"no plan is left: {answer.binding or 'the search names no constraint'}")
-            for remedy in find_remedies(request):
+            for remedy in find_remedies(replace(request, budget_seconds=budget)):
                 say(f"what would do, of {remedy.kind}: {word_remedy(remedy)}")
             say(self._describe_checkpoint())
             return answer

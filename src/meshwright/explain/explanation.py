@@ -147,9 +147,7 @@ class Explanation:
             memory=tuple(
                 DeviceMemoryRecord.of(each, items=dict(each.items)) for each in self.memory
             ),
-            remedies=tuple(
-                RemedyRecord.of(each, fits=each.request is not None) for each in self.remedies
-            ),
+            remedies=tuple(RemedyRecord.of(each) for each in self.remedies),
         ).to_dict()
 
 

@@ -53,6 +53,11 @@ class Remedy:
     """Why the next smaller change does not do; without a change, why the last one tried does
     not."""
 
+    @property
+    def fits(self) -> bool:
+        """Whether such a change was found, and planned."""
+        return self.request is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Step:
@@ -94,7 +99,7 @@ def find_remedies(
     """The smallest change of each kind that gives the request a plan."""
     planner = _Planner(most, progress or (lambda _: None))
     found = [_first_allowed(planner, kind, steps) for kind, steps in _allowances(request)]
-    found = [each for each in found if each.request is not None]
+    found = [each for each in found if each.fits]
     kinds = (("devices", _more_hosts), ("memory", _more_memory), ("batch", _less_batch))
     return (*found, *(_smallest(planner, kind, request, place) for kind, place in kinds))
 

@@ -163,7 +163,7 @@ class _Drawing:
         self.track_of_task = np.full(len(timeline.cause), -1, dtype=np.int64)
 
     def draw(self) -> Bars:
-        """All tracks."""
+        """The bars of all tracks, with the names that they share."""
         self._add_devices()
         self._add_links()
         path, places = self._find_path()

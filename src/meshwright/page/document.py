@@ -124,7 +124,7 @@ def _describe_entry(entry: PageEntry, blobs: Blobs) -> dict[str, Any]:
 
 
 def describe_summary(entry: PageEntry) -> dict[str, Any]:
-    """The first screen."""
+    """What stands on the first screen: the figures, what limits the step, what to do next."""
     answer, graph, cluster = entry.answer, entry.graph, entry.cluster
     facts = [
         ("model", f"{graph.name} · batch {graph.facts['batch']} · {graph.num_ops:,} ops"),

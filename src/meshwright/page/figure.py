@@ -159,7 +159,7 @@ def _title(entry: PageEntry) -> str:
 
 
 def _draw_memory(entry: PageEntry, memory: MemoryView) -> Figure:
-    """The fullest device."""
+    """Draw the memory of the fullest device over time, by kind of bytes."""
     devices = list(memory.curve_of)
     fill = memory.peak_bytes[devices] / np.maximum(memory.usable_bytes[devices], 1.0)
     device = devices[int(np.argmax(fill))]

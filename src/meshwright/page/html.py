@@ -40,7 +40,7 @@ _ESCAPES = {
 
 
 def make_page(document: Mapping[str, Any], blobs: Sequence[str]) -> str:
-    """The whole file."""
+    """The page as one file: data, scripts and styles inside it."""
     styles = [_read(name) for name in STYLES]
     scripts = [_read(name) for name in SCRIPTS]
     for each in scripts:

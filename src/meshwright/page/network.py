@@ -15,7 +15,7 @@ MAX_NODES = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Cable:
+class DrawnCable:
     """All links between two nodes."""
 
     ends: tuple[int, int]
@@ -36,7 +36,7 @@ class NetworkView:
     """By node how far from the devices: 0 a device, 1 a host, then switches."""
     home: Longs
     """By device its host's number among hosts."""
-    cables: tuple[Cable, ...]
+    cables: tuple[DrawnCable, ...]
     link_busy: Floats
     """By link of the cluster: the part of the step for which it would be busy at its full rate."""
     device_busy: Floats
@@ -87,7 +87,7 @@ def _find_tiers(cluster: Cluster) -> tuple[int, ...]:
     return tuple(2 if each < 0 else each for each in tier)
 
 
-def _join_links(cluster: Cluster, busy: Floats) -> tuple[Cable, ...]:
+def _join_links(cluster: Cluster, busy: Floats) -> tuple[DrawnCable, ...]:
     """The links between each two nodes, both ways."""
     network = cluster.network
     found: dict[tuple[int, int], list[list[float]]] = {}
@@ -99,7 +99,7 @@ def _join_links(cluster: Cluster, busy: Floats) -> tuple[Cable, ...]:
         side = sides[int(source > target)]
         side[0], side[1], side[2] = side[0] + 1, side[1] + rate, max(side[2], use)
     return tuple(
-        Cable(
+        DrawnCable(
             ends=ends,
             count=(int(there[0]), int(back[0])),
             bytes_per_second=(there[1], back[1]),

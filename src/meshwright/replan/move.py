@@ -47,7 +47,7 @@ class Moves:
 
     @property
     def total_bytes(self) -> float:
-        """All that moves."""
+        """All bytes that devices need and do not hold."""
         return sum(self.needed_bytes.values())
 
     @property

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Self
 
-from meshwright.explain.remedy import Remedy
+from meshwright.explain.record import RemedyRecord
 from meshwright.form import about, constant, form_schema
 from meshwright.plan.record import Record, seconds
 from meshwright.replan.difference import Difference, PartChange
@@ -38,7 +38,7 @@ class MovesRecord(Record):
 
     @classmethod
     def of_moves(cls, moves: Moves) -> Self:
-        """Moves for programs."""
+        """What moves, as plain values that programs read."""
         return cls.of(
             moves,
             needed_bytes=dict(moves.needed_bytes),
@@ -79,23 +79,8 @@ def _part_record(change: PartChange) -> PartChangeRecord:
     return PartChangeRecord.of(change)
 
 
-class RemedyRecord(Record):
-    """A change with which there is a plan, where none fits."""
-
-    kind: Annotated[str, about("What is changed.")]
-    change: Annotated[str, about("The change in words; empty: none of this kind was found.")]
-    step_seconds: Annotated[float | None, seconds("The step of the plan; null: there is none.")]
-    description: Annotated[str, about("That plan in one line.")]
-    lacks: Annotated[str, about("Why less does not do.")]
-
-    @classmethod
-    def of_remedy(cls, remedy: Remedy) -> Self:
-        """A remedy for programs."""
-        return cls.of(remedy)
-
-
 class TransitionRecord(Record):
-    """What `replan` says."""
+    """What a re-planning changes and what that takes, for programs."""
 
     format: Annotated[str, constant(FORMAT)]
     version: Annotated[int, constant(VERSION)]

@@ -9,6 +9,7 @@ from typing import Any
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.explain.explain import need_request
+from meshwright.explain.record import RemedyRecord
 from meshwright.explain.remedy import Remedy, find_remedies
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
@@ -22,7 +23,6 @@ from meshwright.replan.record import (
     VERSION,
     DifferenceRecord,
     MovesRecord,
-    RemedyRecord,
     TransitionRecord,
 )
 from meshwright.replan.replan import BUDGET_PART, Replanned, need_plan, search_near
@@ -168,7 +168,7 @@ class Transition:
             pays=self.pays,
             is_forced=self.is_forced,
             verdict=self.verdict,
-            remedies=tuple(map(RemedyRecord.of_remedy, self.remedies)),
+            remedies=tuple(map(RemedyRecord.of, self.remedies)),
             plan=plan,
         ).to_dict()
 
