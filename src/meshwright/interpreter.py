@@ -7,6 +7,7 @@ where a user names a module of it.
 
 import os
 import sys
+from importlib.util import find_spec
 
 
 def can_start_python() -> bool:
@@ -36,7 +37,18 @@ def add_folder(folder: str = "") -> None:
     """Let modules of a folder, else of the current one, be found where no other has their name."""
     folder = folder or _current_folder()
     if folder and folder not in sys.path:
+        _miss_absent_modules()
         sys.path.append(folder)
+
+
+def _miss_absent_modules() -> None:
+    """Let modules of the standard library that this machine lacks stay missing.
+
+    Libraries try to import `msvcrt`, say, which exists on Windows only.
+    """
+    for name in sys.stdlib_module_names - sys.modules.keys():
+        if find_spec(name) is None:
+            sys.modules[name] = None  # type: ignore[assignment]  # imports of it fail
 
 
 def _current_folder() -> str:

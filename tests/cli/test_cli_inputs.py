@@ -76,6 +76,12 @@ def test_name_with_a_nul_byte() -> None:
     assert "no file" in refused_plan("mlp", "a\0b")
 
 
+def test_a_folder_with_a_nul_byte() -> None:
+    assert "must be the name of a folder, which has no NUL" in refused_plan(
+        "mlp", "cpu-x1", "-o", "a\0b"
+    )
+
+
 def test_endless_name() -> None:
     assert "no file" in refused_plan("x" * 5000)
     assert "no file" in refused_plan("mlp", "x" * 5000)

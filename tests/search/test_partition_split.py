@@ -1,5 +1,6 @@
 import itertools
 import math
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -130,6 +131,24 @@ def test_too_many_downsets_still_give_a_split_and_a_bound(
     assert found.bound_seconds <= best * (1 + 1e-9) <= found.seconds * (1 + 2e-9)
     assert (found.stop is Stop.PROVED) == (found.seconds <= found.bound_seconds * (1 + 1e-9))
     check(problem, found)
+
+
+@given(problems(with_flights=False), st.integers(2, 9), st.sampled_from([2, 10_000]))
+@settings(max_examples=60, deadline=None)
+def test_wires_far_too_slow_to_be_cut_hide_no_other(
+    problem: SplitProblem, digits: int, downsets: int
+) -> None:
+    # What is added and taken away again leaves an error of its own size.
+    is_slow = np.arange(problem.num_wires) % 2 == 0
+    seconds = np.where(is_slow, problem.wire_seconds * 10.0**digits / 3, problem.wire_seconds)
+    problem = replace(problem, wire_seconds=seconds)
+    best = best_contiguous(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(split_module, "MAX_DOWNSETS", downsets)
+        found = solve_split(problem, budget_seconds=0.05)
+    if found.stop is not Stop.INFEASIBLE:
+        assert found.bound_seconds <= best * (1 + 1e-9)
+        check(problem, found)
 
 
 @given(problems(max_nodes=7))

@@ -19,6 +19,8 @@ Writer = Callable[[Path], None]
 
 def check_folder(folder: Path) -> None:
     """Refuse a folder that cannot be written to, before long work and not after it."""
+    if "\0" in str(folder):  # which `Path.exists` calls missing, as any other
+        raise InputError(f"{str(folder)!r}: must be the name of a folder, which has no NUL")
     try:
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder}: must be a folder, but is a file")

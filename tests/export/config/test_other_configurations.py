@@ -132,6 +132,11 @@ def test_accelerate_may_run_deepspeed_or_megatron() -> None:
     assert (pipeline.runtime, pipeline.tensor, pipeline.pipeline) == ("megatron", 2, 4)
 
 
+def test_a_number_of_thousands_of_digits_is_no_toml() -> None:
+    with pytest.raises(InputError, match=r"t\.toml: "):
+        read_text(TOML + f"number = {5000 * '9'}\n", "t.toml")
+
+
 def test_toml_is_a_setup_and_a_model() -> None:
     setup = read_text(TOML, "t.toml")
     assert (setup.tensor, setup.pipeline, setup.chunks, setup.context) == (2, 4, 2, 2)

@@ -59,7 +59,7 @@ def is_toml(text: str) -> bool:
     """Whether a text has the sections of torchtitan's TOML."""
     try:
         document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # of TOML, or of numbers of too many digits
         return False
     return "parallelism" in document or {"job", "training"} <= document.keys()
 

@@ -37,10 +37,12 @@ from meshwright.search.method.pipeline.stage.lattice import (
     successors,
     wires_of_nodes,
 )
-from meshwright.search.method.pipeline.stage.problem import SplitProblem
+from meshwright.search.method.pipeline.stage.problem import SplitProblem, device_loads
 
 ROUNDING = 1e-9
 """Relative: by how much sums in another order may differ."""
+_HALF_ULP = 2.0**-53
+"""Relative: by how much one sum is rounded."""
 TOLERANCE = 1e-10
 """Relative: splits that are better by less than this are not looked for."""
 
@@ -222,13 +224,17 @@ class Rise:
         bound_seconds: float = 0.0,
     ) -> None:
         """Look for splits below `most_seconds`; `bound_seconds` are proven already."""
-        self._chains, self._until = Chains(problem, lattice), until
+        self._problem, self._until = problem, until
+        self._chains = Chains(problem, lattice)
         self.bound_seconds = max(bound_seconds, self._chains.first_bound)
         """No split of this lattice is below, or none that is below `most_seconds`."""
         self.best: Stages | None = None
         self._most = most_seconds
         self.ceiling_seconds = _largest_load(problem)
         """No split is above."""
+        self._error = (problem.num_nodes + problem.num_wires) * _HALF_ULP * self.ceiling_seconds
+        """By how much a load may differ whose parts came and went one by one: seconds of wires that
+        are never cut come and go, too, which may be millions of times the load."""
         self._first = self.bound_seconds
 
     @property
@@ -246,9 +252,14 @@ class Rise:
             if not self.search(limit):
                 return
             if self.best is not None or limit >= most:
-                self.bound_seconds = self.best.seconds if self.best is not None else self._most
+                proved = self.best.seconds if self.best is not None else self._most
+                self.bound_seconds = max(self.bound_seconds, self._surely(proved))
                 return
-            self.bound_seconds = max(self.bound_seconds, limit)
+            self.bound_seconds = max(self.bound_seconds, self._surely(limit))
+
+    def _surely(self, seconds: float) -> float:
+        """What no split is below where none was found below so many seconds."""
+        return seconds if self._error <= ROUNDING * seconds else seconds - self._error
 
     def search(self, limit: float, most_work: int | None = None) -> bool:
         """Look for the best split of loads up to a limit; whether it came to an end, which it does
@@ -262,6 +273,8 @@ class Rise:
             if is_late and not is_done:
                 break
         seconds, stage_of_node, kind_of_stage = self._chains.result()
+        if kind_of_stage:
+            seconds = float(device_loads(self._problem, stage_of_node, kind_of_stage).max())
         if seconds < (self.best.seconds if self.best is not None else math.inf):
             self.best = Stages(
                 stage_of_node=stage_of_node, kind_of_stage=kind_of_stage, seconds=seconds

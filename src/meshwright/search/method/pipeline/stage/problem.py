@@ -159,12 +159,16 @@ def device_loads(
     loads = np.zeros(len(kind_of_device))
     for device, kind in enumerate(kind_of_device):
         loads[device] = problem.kinds[kind].seconds[device_of_node == device].sum()
-    for wire in range(problem.num_wires):
-        holders = set(device_of_node[problem.pins(wire)].tolist())
-        if len(holders) > 1:
-            for device in holders:
-                share = problem.kinds[kind_of_device[device]].wire_share
-                loads[device] += share * problem.wire_seconds[wire]
+    # Every device of every wire once, and of these the wires of several devices.
+    wire_of_pin = np.repeat(np.arange(problem.num_wires), np.diff(problem.wire_start))
+    count = len(loads)
+    wire, holder = np.divmod(
+        np.unique(wire_of_pin * count + device_of_node[problem.wire_node]), max(1, count)
+    )
+    is_cut = np.bincount(wire, minlength=problem.num_wires)[wire] > 1
+    wire, holder = wire[is_cut], holder[is_cut]
+    shares = np.array([problem.kinds[kind].wire_share for kind in kind_of_device])
+    np.add.at(loads, holder, shares[holder] * problem.wire_seconds[wire])
     return loads
 
 
