@@ -37,8 +37,9 @@ from meshwright.search.incumbent import Attempt, Incumbent
 from meshwright.search.method.bandwidth.joint.joint import allocate_plan, search_uniform
 from meshwright.search.method.bandwidth.joint.space import find_space
 from meshwright.search.method.table import METHODS
-from meshwright.search.portfolio import run_method, search_by
+from meshwright.search.portfolio import search_by
 from meshwright.search.problem import Problem
+from meshwright.search.run import run_method
 from meshwright.source import load_graph
 
 data = partial(search_by, "data")

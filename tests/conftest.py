@@ -22,7 +22,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines())
 """Cases that took more than four seconds of a worker and are left to `scripts/test-all`, since
 quicker cases of the same tests, or tests of the same code, stay in `scripts/test`."""
-_WITH_PROCESSES = ("test_pipeline_trial.py", "test_search_engine.py")
+_WITH_PROCESSES = ("test_pipeline_trial.py", "test_search_beside.py", "test_search_engine.py")
 """Files of `search` that wait for other processes, for which no count of looks stands."""
 _SHARED = Path(__file__).resolve().parents[2] / "shared" / "benchmarks"
 

@@ -13,10 +13,11 @@ from types import ModuleType
 import pytest
 
 import meshwright.search
+from meshwright.search import portfolio
 
 TICK_SECONDS = 2.0**-10
 """What passes between two looks. A power of two, so that sums are exact wherever a test begins."""
-_OF_PROCESSES = ("pool.process", "pool.ray")
+_OF_PROCESSES = ("pool.process", "pool.ray", "beside")
 """Modules that wait for other processes, for which no look at a clock here stands."""
 
 
@@ -35,9 +36,11 @@ class CountedClock:
 
 @contextmanager
 def counted_clock(tick_seconds: float = TICK_SECONDS) -> Iterator[CountedClock]:
-    """All searches look at such a clock in place of the machine's."""
+    """All searches look at such a clock in place of the machine's, and know of one core: methods
+    that processes run beside them would look at another clock."""
     clock = CountedClock(tick_seconds)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(portfolio, "num_cores", lambda: 1)
         for module in _modules_with_clock():
             patch.setattr(module, "perf_counter", clock)
         yield clock

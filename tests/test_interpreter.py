@@ -15,6 +15,7 @@ from meshwright.graph.graph import read_graph
 from meshwright.interpreter import add_folder, leave_folder, module_command
 from meshwright.plan.plan import Plan
 from meshwright.profile.profile import read_profile
+from meshwright.search import beside
 from meshwright.search.method.deploy.tree.net import CheckpointError, read_weights
 from meshwright.search.pool.worker import VERSION, start_worker
 from meshwright.simulate.measured import Run
@@ -56,13 +57,16 @@ def test_the_module_leaves_the_folder_that_python_adds(tmp_path: Path) -> None:
     assert heard(log) == []
 
 
+@pytest.mark.parametrize(
+    ("module", "version"), [("meshwright.search.pool", VERSION), (beside.__name__, beside.__file__)]
+)
 def test_workers_import_nothing_of_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = plant(tmp_path)
     monkeypatch.chdir(tmp_path)
-    said, _ = start_worker().communicate(timeout=60)
-    assert VERSION.encode() in said
+    said, _ = start_worker(module).communicate(timeout=60)
+    assert version.encode() in said
     assert heard(log) == []
 
 

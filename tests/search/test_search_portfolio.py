@@ -143,6 +143,8 @@ def test_auto_runs_heft_and_metis_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(module, name, counted)
     monkeypatch.setattr(portfolio, "_compile_kernels", lambda *_, **__: None)
+    monkeypatch.setattr(portfolio, "num_cores", lambda: 1)
+    monkeypatch.setattr(portfolio, "_explain_hopeless", lambda *_: "")
     # `deploy` looks at both placements again, `placement` begins at HEFT's, too.
     answer = find_plan(read_shipped("mlp"), find_cluster("v100-32-x2"), budget_seconds=1e6)
     assert {"heft", "metis", "deploy", "placement"} <= tried(answer.statistics)

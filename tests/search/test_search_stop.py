@@ -13,7 +13,7 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import place_ops
 from meshwright.search import clock as clock_module
-from meshwright.search import portfolio
+from meshwright.search import portfolio, run
 from meshwright.search.claim import Claim
 from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Attempt, Incumbent
@@ -95,7 +95,7 @@ def test_auto_without_time_for_its_methods_is_cut(monkeypatch: pytest.MonkeyPatc
 
 def auto_of(monkeypatch: pytest.MonkeyPatch, **searches: Any) -> Answer:
     """`auto` with some searches in the place of its own."""
-    monkeypatch.setattr(portfolio, "METHODS", {**METHODS, **searches})
+    monkeypatch.setattr(run, "METHODS", {**METHODS, **searches})
     monkeypatch.setattr(portfolio, "_compile_kernels", lambda *_, **__: None)
     return find_plan(read_shipped("mlp"), find_cluster("v100-32-x2"), budget_seconds=LONG)
 

@@ -1,6 +1,8 @@
 """Finds a plan by a named method, or by all of them: one problem, one incumbent."""
 
+import math
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +11,7 @@ from meshwright.compiled import announced_compilation
 from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import has_layers
+from meshwright.interpreter import can_start_python, num_cores
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan, place_ops
 from meshwright.plan.request import Request
@@ -20,6 +23,7 @@ from meshwright.search.answer import (
     describe_attempt,
     refuse_all,
 )
+from meshwright.search.beside import Beside
 from meshwright.search.bound.work import memory_bound
 from meshwright.search.check import (
     AnyScope,
@@ -30,16 +34,18 @@ from meshwright.search.check import (
 )
 from meshwright.search.claim import Claim
 from meshwright.search.clock import Clock
-from meshwright.search.incumbent import Incumbent
+from meshwright.search.incumbent import Incumbent, is_proved
 from meshwright.search.method.bandwidth.joint.joint import allocate_plan, explain_nothing
 from meshwright.search.method.deploy.tree.tree import Prior
 from meshwright.search.method.name import ENTRIES, LAYERED, SEARCHES
 from meshwright.search.method.table import ALLOCATING, METHODS, Method
 from meshwright.search.pool.engine import Engine
 from meshwright.search.problem import Problem
-from meshwright.search.start import near_methods, offer_starts
+from meshwright.search.run import run_method
+from meshwright.search.start import kind_of, near_methods
 from meshwright.search.warm import small_cluster, small_rails, small_step
 from meshwright.simulate.simulate import simulate
+from meshwright.units import format_seconds
 
 _ALLOCATED_SHARE = 0.85
 """Of the budget for a search, or for all of them, where the network is shared out afterwards."""
@@ -48,6 +54,14 @@ _NEAR_SHARE = 0.6
 _NEAR_LEAST = 0.2
 """Of the time: with less than that left no more searches begin near plans that are there, since
 some take longer than they are given."""
+_NEAR_GAIN = 1e-3
+"""The part of the step by which a search near the best plan has to better it for another one."""
+_BESIDE = ("deploy", "pipeline", "placement")
+"""Searches of `auto` that processes of their own run where there are cores for them, in this order;
+`hybrid` uses more cores by itself."""
+_BESIDE_SECONDS = 4.0
+"""The time that must be left for such processes: each takes one or two seconds to load what it
+needs."""
 _FIRST_FEW = 3
 """Plans of `auto` that the network is shared out for in any case; others while there is time."""
 _FAR = 10.0
@@ -257,43 +271,89 @@ def _run_all(
     if problem.allocate and names != tuple(ALLOCATING):
         clock = whole.first(_ALLOCATED_SHARE)
     incumbent, is_one = Incumbent(whole), len(names) == 1
-    with whole.listening(), whole.heard():
-        for name in names:
+    with whole.listening(), whole.heard(), ExitStack() as ended:
+        beside = {} if is_one else _start_beside(names, problem.within(clock), ended)
+        for place, name in enumerate(names):
             if whole.is_interrupted or (incumbent.attempts and clock.is_over):
                 break
-            share = ENTRIES[name].share
-            if problem.starts and share < 1:
+            if name in beside and beside[name].has_begun:
+                continue
+            beside.pop(name, None)  # which began too late to be of use
+            if reason := _explain_hopeless(name, problem, incumbent):
+                report(f"{name}: {reason}")
+                continue
+            left = [
+                each for each in names[place:] if each not in beside or not beside[each].has_begun
+            ]
+            share = ENTRIES[name].weight / max(1e-9, sum(ENTRIES[each].weight for each in left))
+            if problem.starts and ENTRIES[name].weight:
                 share = max(share, _NEAR_SHARE)
                 if incumbent.best is not None and clock.left < _NEAR_LEAST * clock.seconds:
                     continue
-            own = clock.first(1.0) if is_one else clock.rest(share, tells=False)
+            own = clock.first(1.0) if is_one else clock.rest(share or 1.0, tells=False)
             with whole.hurried(is_hurried=bool(incumbent.attempts)):
                 run_method(name, problem.within(own), incumbent)
             if name in incumbent.attempts and not (is_one or whole.is_interrupted):
                 report(describe_attempt(incumbent.attempts[name]))
+        for each in beside.values():
+            found = each.wait()
+            if found is not None:
+                incumbent.adopt(found)
+                report(describe_attempt(found))
+        if not (is_one or problem.starts):
+            _go_on(problem.within(clock), incumbent, report)
         if problem.allocate and not whole.is_interrupted:
             incumbent = _allocate_all(problem, incumbent, report)
         if is_one and incumbent.attempts:
             report(describe_attempt(incumbent.attempts[names[0]]))
     if not incumbent.attempts:
         raise KeyboardInterrupt
+    incumbent.attempts = {
+        name: incumbent.attempts[name] for name in names if name in incumbent.attempts
+    }
     return incumbent
 
 
-def run_method(name: str, problem: Problem, incumbent: Incumbent, **options: Any) -> None:
-    """Run a method, and keep its record unless Ctrl-C has ended it before it had anything."""
-    claim, method = ENTRIES[name].claim, METHODS[name]
-    if problem.allocate and name in ALLOCATING:
-        claim, method = Claim.ALLOCATED, ALLOCATING[name]
-    attempt = incumbent.begin(name, claim, problem.clock)
-    with problem.clock.heard():
-        offer_starts(problem, attempt)
-        method(problem, attempt, **options)
-    if attempt.has_any:
-        attempt.search_seconds = problem.clock.elapsed
-    else:
-        assert problem.clock.is_interrupted, f"{name} says nothing"
-        incumbent.drop(name)
+def _start_beside(names: Sequence[str], problem: Problem, ended: ExitStack) -> dict[str, Beside]:
+    """Processes for the methods that there are cores for, so that these have the whole time."""
+    if problem.starts or problem.clock.left < _BESIDE_SECONDS or not can_start_python():
+        return {}
+    chosen = [name for name in _BESIDE if name in names][: num_cores() - 1]
+    return {name: ended.enter_context(Beside(name, problem)) for name in chosen}
+
+
+def _explain_hopeless(name: str, problem: Problem, incumbent: Incumbent) -> str:
+    """Why a search that takes time cannot find anything faster than what is known; empty where it
+    might."""
+    entry, known = ENTRIES[name], incumbent.step_seconds
+    is_placed = entry.weight > 0 and entry.claim is Claim.PLACEMENT and not problem.allocate
+    if not is_placed or problem.starts or math.isinf(known):
+        return ""
+    if (bound := problem.placement_bound) < known:
+        return ""
+    return f"not tried: no placement is faster than {format_seconds(bound)}"
+
+
+def _go_on(problem: Problem, incumbent: Incumbent, report: Report) -> None:
+    """Spend the time that is left near the best plan, for as long as that finds better ones."""
+    clock, seed = problem.clock, problem.seed
+    while (best := incumbent.best) is not None and not clock.is_interrupted:
+        if clock.left < _NEAR_LEAST * clock.seconds or is_proved(
+            best.step_seconds, problem.plan_bound
+        ):
+            return
+        assert best.plan is not None, "it fits"
+        name, seed = kind_of(best.plan), seed + 1
+        near = replace(problem.within(clock.rest(1.0, tells=False)), starts=(best.plan,), seed=seed)
+        beside = Incumbent(clock)
+        with clock.hurried():
+            run_method(name, near, beside)
+        found = beside.attempts.get(name)
+        if found is None or not found.step_seconds < best.step_seconds * (1 - _NEAR_GAIN):
+            return
+        assert found.plan is not None and found.verdict is not None, "it fits"
+        incumbent.attempts[name].offer(found.plan, found.verdict)
+        report(f"{name}: {format_seconds(found.step_seconds)} a step, near the best plan so far")
 
 
 def _allocate_all(problem: Problem, found: Incumbent, report: Report) -> Incumbent:

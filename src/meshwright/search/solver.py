@@ -1,5 +1,6 @@
 """Runs CP-SAT so that Ctrl-C stays Python's. Knows nothing of what is solved."""
 
+import sys
 from threading import Event, Thread
 from typing import Any
 
@@ -7,6 +8,16 @@ from meshwright.search.clock import Clock
 
 _LISTEN_SECONDS = 0.1
 """How often Ctrl-C is noticed."""
+_LOAD_SECONDS = 4.0
+"""CP-SAT's interface imports pandas: 3.3 s on one of two busy cores, 2026-11-19."""
+
+
+def has_time_to_load(clock: Clock) -> bool:
+    """Whether CP-SAT is loaded or can be with time left; what is left out for that is cut."""
+    if "ortools.sat.python.cp_model" in sys.modules or clock.left > _LOAD_SECONDS:
+        return True
+    clock.cut()
+    return False
 
 
 def run_solver(solver: Any, model: Any, clock: Clock) -> Any:

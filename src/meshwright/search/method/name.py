@@ -23,8 +23,9 @@ class MethodEntry(NamedTuple):
     is_tried: bool = True
     """Whether `auto` tries it; the others are published and usual ways to hold a plan against,
     which take long for what they find or look at less than a search of `auto` does."""
-    share: float = 1.0
-    """The part of the time left to `auto` that a search gets which uses all that it is given."""
+    weight: float = 0.0
+    """By which `auto` divides its time among the searches that use all that they are given; 0: it
+    takes no time to speak of."""
 
 
 _PLACED, _WHOLE, _LAYERS = Claim.PLACEMENT, Claim.UNDIVIDED, Claim.LAYERED
@@ -51,24 +52,27 @@ ENTRIES: Mapping[str, MethodEntry] = MappingProxyType(
             "models of repeated layers",
             _LAYERS,
             takes=("Scope", "runtime", "engine"),
-            share=0.5,
+            weight=3.0,
         ),
         "pipeline": MethodEntry(
             "pipeline stages of any graph, exactly balanced and mapped onto the network",
             _WHOLE,
             takes=("PipelineScope",),
-            share=0.5,
+            weight=4.0,
         ),
         "deploy": MethodEntry(
             "groups of ops replicated, placed and synchronised on unequal devices",
             _WHOLE,
             takes=("prior",),
-            share=0.5,
+            weight=4.0,
         ),
         "placement": MethodEntry(
-            "each op on one device, with a bound on the best placement", _PLACED, takes=("gap",)
+            "each op on one device, with a bound on the best placement",
+            _PLACED,
+            takes=("gap",),
+            weight=2.0,
         ),
-        "mcmc": MethodEntry("ops placed by FlexFlow's Metropolis walk", _PLACED),
+        "mcmc": MethodEntry("ops placed by FlexFlow's Metropolis walk", _PLACED, weight=0.5),
         "m-sct": MethodEntry("ops placed by Baechi's m-SCT", _PLACED, is_tried=False),
         "quickp": MethodEntry(
             "ops placed by QuickP's integer programme",

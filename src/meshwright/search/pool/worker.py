@@ -69,10 +69,10 @@ def evaluate(function: Callable[[Any, Any], Any], context: Any, item: Any) -> Ev
         return Evaluated(error=error)
 
 
-def start_worker() -> subprocess.Popen[bytes]:
-    """Starts a worker process, which does not import the program that searches."""
+def start_worker(module: str = "meshwright.search.pool") -> subprocess.Popen[bytes]:
+    """Starts a module as a process, which does not import the program that searches."""
     return subprocess.Popen(
-        module_command("meshwright.search.pool"),
+        module_command(module),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -16,6 +16,7 @@ from meshwright.search.instance import Instance
 from meshwright.search.method.placement.level import merge_units
 from meshwright.search.method.placement.placement_walk import Placed, PlacementWalk
 from meshwright.search.method.quickp.programme.programme import solve_programme
+from meshwright.search.solver import has_time_to_load
 
 _MOST_OPS = 400
 """Steps that are larger are not improved in this way: the walk finds more in the same time."""
@@ -55,6 +56,7 @@ def improve(
         and placed.seconds > target * (1 + _GAIN)
         and placed.lacking_bytes == 0
         and not clock.is_over
+        and has_time_to_load(clock)
     ):
         is_whole = instance.num_units <= _WHOLE_UNITS
         free = walk.sequence if is_whole else _near_path(walk, placed, random)
