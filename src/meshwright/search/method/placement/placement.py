@@ -26,6 +26,7 @@ from meshwright.search.method.placement.level_search import search_rounds
 from meshwright.search.method.placement.placement_walk import Placed, PlacementWalk
 from meshwright.search.order.decode import OrderDecoder
 from meshwright.search.problem import Problem
+from meshwright.search.relief import Reliever
 from meshwright.search.start import own_starts
 
 _PATIENCE, _LARGE_PATIENCE = 3, 1
@@ -98,6 +99,7 @@ class _PlacementSearch:
             self._run_near(starts)
             return
         self._walk()
+        self._relieve()
         if self._problem.sharing == "fair" and not self._is_done():
             self._walk_contended()
         if not (self._is_done() or self._is_near()):
@@ -111,6 +113,11 @@ class _PlacementSearch:
         if not self._is_done():
             self._follow()
         self._clock.look()
+
+    def _relieve(self) -> None:
+        """Offer what the best becomes where it lacks memory and computes activations again."""
+        if self.best is not None and not self.best.verdict.fits:
+            Reliever(self._problem, self._clock).offer([[self.best.plan]], self.attempt)
 
     def _run_near(self, starts: Sequence[Plan]) -> None:
         walk = PlacementWalk(self.instance, self._limits, self._seed)
