@@ -171,7 +171,7 @@ def test_replicas_that_duplicate_divide_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "memory_bytes"), [("pipeline", 550.0), ("deploy", 700.0), ("placement", 1000.0)]
+    ("method", "memory_bytes"), [("pipeline", 550.0), ("deploy", 700.0), ("placement", 940.0)]
 )
 def test_searches_relieve_what_lacks_memory(
     method: str, memory_bytes: float, monkeypatch: pytest.MonkeyPatch
