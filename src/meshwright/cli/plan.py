@@ -19,7 +19,7 @@ from meshwright.cli.parser.degrees import LIMITS
 from meshwright.cli.parser.plan import PIPELINE_OPTIONS, QUICKP_OPTIONS
 from meshwright.cli.plan_folder import write_answer
 from meshwright.cli.plan_view import write_page_beside, write_trace_beside
-from meshwright.cli.progress import shown_progress
+from meshwright.cli.searching import shown_search
 from meshwright.cli.simulate import load_step
 from meshwright.cli.summary.answer import show_answer
 from meshwright.cli.summary.device import Detail
@@ -80,7 +80,7 @@ def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answe
     with (
         _opened_engine(arguments) as engine,
         noticed_interrupt() as notice,
-        shown_progress(title, arguments) as progress,
+        shown_search(title, arguments) as (progress, watch),
     ):
         answer = find_plan(
             graph,
@@ -97,6 +97,7 @@ def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answe
             prior=None if arguments.prior is None else read_prior(arguments.prior),
             runtime=arguments.runtime or MESHWRIGHT.name,
             progress=progress,
+            watch=watch,
         )
     if notice.was_pressed and answer.stop in (Stop.LIMIT, Stop.ENDED):  # in the last moment
         answer = replace(answer, stop=Stop.INTERRUPTED)
