@@ -43,7 +43,7 @@ def plan_mlp(*options: object) -> Any:
 def test_text_shows_answer_devices_path_and_chart() -> None:
     result = plan_mlp()
     assert result.code == 0
-    for text in ("samples/s", "gap", "peak memory", "critical path", "█ forward", "50 % of batch"):
+    for text in ("samples/s", "gap", "peak GiB", "path ", "█ forward", "50 % of batch"):
         assert text in result.out
     assert max(map(len, result.out.splitlines())) <= 100
 

@@ -1,6 +1,7 @@
 """`meshwright plan`: search, show, write."""
 
 import os
+import shlex
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -145,11 +146,21 @@ def _present(
     else:
         detail = Detail.of(arguments)
         show_answer(make_console(), graph, cluster, answer, timeline, detail)
+        if detail is Detail.USUAL:
+            print_line(_name_more(folder))
         if folder is not None:
             page = f"; open {folder / PAGE_FILE} in a browser" if has_trace else ""
             trace = f", {folder / TRACE_FILE} in ui.perfetto.dev" if has_trace else ""
             remark(f"wrote {folder}{page}{trace}")
         _show_next(arguments, graph, cluster, answer, found)
+
+
+def _name_more(folder: Path | None) -> str:
+    """Where the rest of what is known of a plan is."""
+    whole = "more: --verbose prints all tables"
+    if folder is None:
+        return f"{whole}, -o DIR writes a report"
+    return f"{whole}, `meshwright explain {shlex.quote(str(folder))}` says why"
 
 
 def _show_next(
@@ -163,9 +174,10 @@ def _show_next(
     reason = why_untrained(graph)
     if reason:
         remark(f"`meshwright run` can emulate this plan, not train: {reason}")
-    if Detail.of(arguments) is not Detail.SHORT:
-        model = None if reason else arguments.graph
-        for line in next_commands(model, arguments.output, cluster, found):
+    detail = Detail.of(arguments)
+    if detail is not Detail.SHORT:
+        model, is_whole = None if reason else arguments.graph, detail is Detail.WHOLE
+        for line in next_commands(model, arguments.output, cluster, found, is_whole=is_whole):
             print_line(line)
 
 
