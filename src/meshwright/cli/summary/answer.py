@@ -112,7 +112,7 @@ def _show_screen(
     facts, memory = answer.hybrid, footprint(graph, cluster, timeline)
     found = _found_rows(cluster, answer, timeline)
     used = f"   {format_percent(facts.mfu)} of the peak (MFU)" if facts is not None else ""
-    shown = {
+    shown: dict[str, str | Words] = {
         "step": _step_text(graph, answer.step_seconds, facts) + used,
         "plan": answer.plan.description,
         **{name: found.pop(name) for name in [*found] if name not in _SEARCH_ROWS},
