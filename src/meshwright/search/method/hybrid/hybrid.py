@@ -30,14 +30,14 @@ from meshwright.search.method.hybrid.trial import (
 from meshwright.search.pool.process import Processes
 from meshwright.search.problem import Problem
 
-_DRAFT_SHARE, _LAYER_SHARE, _SETTLED_SHARE = 0.5, 0.65, 0.85
-"""The parts of the budget after which no more drafts are made, none are simulated by layer, and
-none op by op but those that are better for it."""
+_DRAFT_SHARE, _MIXED_SHARE, _LAYER_SHARE, _SETTLED_SHARE = 0.4, 0.55, 0.7, 0.85
+"""The parts of the budget after which no more drafts of one size are made, none of several, none
+are simulated by layer, and none op by op but those that are better for it."""
 _ROUND = 8
 """After so many settings the best draft is simulated."""
 _NEAR_SHARE = 0.5
 """The part of the budget that drafts near a plan are made in."""
-_EXPLAIN_SHARE = 0.25
+_EXPLAIN_SHARE = 0.15
 """Where nothing fits, this part of the budget is added, to find out how many devices would do."""
 _KEPT = 4096
 """Drafts that are kept for the simulator, the best by estimate."""
@@ -131,7 +131,7 @@ def _look(comparison: Comparison, pool: Pool) -> bool:
     is_small = is_small and space.stack.num_layers <= _SMALL_LAYERS
     if is_small and exhaust(space, comparison.trials, _EXHAUSTED, comparison.clock):
         return True
-    mixing = clock.first((_DRAFT_SHARE + _LAYER_SHARE) / 2)
+    mixing = clock.first(_MIXED_SHARE)
     for draft in propose_mixed(space, pool.drafts(), comparison.limit, mixing):
         pool.offer(draft)
     _simulate(comparison, pool)
