@@ -63,6 +63,8 @@ class Pool:
     refuses_plain: bool = False
     """Whether the first and the last layer share weights: a plan of several stages without teams,
     ZeRO or recomputation would have to have both on the same devices."""
+    most: int = _KEPT
+    """How many are kept."""
     kept: list[tuple[float, int, HybridDraft]] = field(default_factory=list)
     seen: set[tuple[object, ...]] = field(default_factory=set)
     alike: dict[tuple[object, ...], list[float]] = field(default_factory=dict)
@@ -70,7 +72,7 @@ class Pool:
     @property
     def limit(self) -> float:
         """What a draft must beat to be kept."""
-        return -self.kept[0][0] if len(self.kept) == _KEPT else float("inf")
+        return -self.kept[0][0] if len(self.kept) == self.most else float("inf")
 
     def offer(self, draft: HybridDraft) -> None:
         """Keep it if it is good and new."""
@@ -85,7 +87,7 @@ class Pool:
             return
         others.append(seconds)
         heapq.heappush(self.kept, (-seconds, -len(self.seen), draft))
-        if len(self.kept) > _KEPT:
+        if len(self.kept) > self.most:
             heapq.heappop(self.kept)
 
     def drafts(self) -> list[HybridDraft]:
