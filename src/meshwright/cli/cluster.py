@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.cli.console import print_json, print_line
+from meshwright.cli.detect import run_detect
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.facts import run_import
 from meshwright.cli.machine import load_cluster_here, remark_cpu
@@ -45,6 +46,8 @@ def run_cluster(arguments: Namespace) -> int:
         check_cluster(arguments.source, is_json=arguments.json)
     elif arguments.action == "import":
         run_import(arguments)
+    elif arguments.action == "detect":
+        run_detect(arguments)
     elif arguments.action == "schema":
         show_schema("cluster", is_text=arguments.text)
     else:

@@ -36,6 +36,7 @@ def add_cluster(commands: Any) -> None:
     )
     add_text(schema)
     _add_import(actions)
+    _add_detect(actions)
 
 
 def _add_import(actions: Any) -> None:
@@ -48,6 +49,17 @@ def _add_import(actions: Any) -> None:
         help="outputs of programs and files of services, of any number of hosts, recognised by "
         "their content (see the manual's page on clusters)",
     )
+    add_told(parser)
+    add_output(parser, "the cluster file to write: YAML or JSON, by its suffix", "FILE")
+    add_json(parser)
+
+
+def _add_detect(actions: Any) -> None:
+    text = (
+        "make a cluster file of this host by the programs that are there, or under torchrun or "
+        "srun of all hosts"
+    )
+    parser = add_command(actions, "detect", text)
     add_told(parser)
     add_output(parser, "the cluster file to write: YAML or JSON, by its suffix", "FILE")
     add_json(parser)

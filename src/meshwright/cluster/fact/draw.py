@@ -153,6 +153,8 @@ def _add_host(
                 f"{usual / 2**30:.1f} GiB; the files' counts"
             )
             draft.devices[number] = replace(draft.devices[number], memory_bytes=size)
+    if fact.memory_bytes and [each.name for each in types] == [CPU]:
+        draft.devices[-1] = replace(draft.devices[-1], memory_bytes=fact.memory_bytes)
     notes.taken.append(f"{some(sorted({each.name for each in types}))}: figures of the catalogue")
     joined = join_host(draft, fact, names, types)
     notes.taken.extend(joined.taken)
