@@ -20,6 +20,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "cluster": {"source": CLUSTER},
     "explain": {"answer": "nowhere"},
     "export": {"answer": PLANNED, "target": "megatron", "folder": "nowhere"},
+    "import_cluster": {"files": ["nowhere"]},
     "load_graph": {"source": GRAPH},
     "master_weights": {"params": ()},
     "open_engine": {"name": "one"},

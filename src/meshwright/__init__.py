@@ -47,6 +47,7 @@ __all__ = [
     "cluster",
     "explain",
     "export",
+    "import_cluster",
     "load_graph",
     "master_weights",
     "open_engine",
@@ -62,7 +63,7 @@ __all__ = [
 ]
 
 _NAMES = {
-    "api": "master_weights open_engine schema sweep training",
+    "api": "import_cluster master_weights open_engine schema sweep training",
     "cluster.cluster": "Cluster",
     "errors": "InputError MeshwrightError NonFiniteError",
     "explain.explanation": "Explanation",
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
         cluster,
         explain,
         export,
+        import_cluster,
         master_weights,
         open_engine,
         plan,

@@ -12,11 +12,13 @@ from meshwright.argument import checked, need_one_of, need_type
 from meshwright.audit.record import audit_schema
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
+from meshwright.cluster.fact.import_files import import_files
 from meshwright.cluster.schema import cluster_schema
 from meshwright.cost.runtime import MESHWRIGHT
-from meshwright.errors import InputError
+from meshwright.errors import InputError, quoted
 from meshwright.explain.explanation import explanation_schema
 from meshwright.graph.graph import Graph
+from meshwright.message import remark, warn
 from meshwright.plan.answer import Answer, answer_schema
 from meshwright.plan.plan import Plan
 from meshwright.profile.profile import Measured, read_profile
@@ -44,6 +46,7 @@ __all__ = [
     "cluster",
     "explain",
     "export",
+    "import_cluster",
     "load_graph",
     "master_weights",
     "open_engine",
@@ -82,6 +85,33 @@ def _need_plan(plan: Plan | None, use: str) -> None:
 def cluster(source: str | Path | Cluster) -> Cluster:
     """A cluster by catalogue name (`meshwright cluster list`) or path, or the cluster itself."""
     return load_cluster(source)
+
+
+@checked
+def import_cluster(
+    files: Sequence[str | Path],
+    *,
+    devices: str | None = None,
+    nics: str | None = None,
+    name: str = "imported",
+) -> Cluster:
+    """The cluster that outputs of programs and files of services describe together.
+
+    `files`: outputs of nvidia-smi, rocm-smi, ibstat, ibnetdiscover, ip, ethtool and lscpu, NCCL's
+    topology XML, Slurm's topology and nodes, logs of nccl-tests, ASTRA-sim networks and nodes of
+    Kubernetes, each recognised by its content; HOST=PATH says whose a file is that names no host.
+    `devices` (such as "8 x h100") and `nics` ("8 x 400 Gb/s") hold for hosts of which no file says
+    these. What is taken from the catalogue is remarked on standard error, contradictions are
+    warned of.
+    """
+    if isinstance(files, str | Path):
+        raise InputError(f"files: must be a list of paths, got {quoted(str(files))}")
+    drawn = import_files(files, devices=devices, nics=nics, name=name)
+    for doubt in drawn.doubts:
+        warn(doubt)
+    for each in drawn.taken:
+        remark(f"not stated: {each}")
+    return drawn.cluster
 
 
 @checked

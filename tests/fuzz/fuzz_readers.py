@@ -26,6 +26,7 @@ from meshwright.cli.summary.answer import show_simulation
 from meshwright.cli.summary.cluster import check_cluster
 from meshwright.cluster.catalogue import find_cluster, list_clusters
 from meshwright.cluster.cluster import Cluster
+from meshwright.cluster.fact.import_files import import_files
 from meshwright.cluster.file import read_cluster
 from meshwright.errors import InputError
 from meshwright.export.config.recognise import read_setup
@@ -131,6 +132,15 @@ def feed_cluster(path: Path, data: bytes, is_thorough: bool) -> None:
         cluster.save(path)
         assert read_cluster(path).devices == cluster.devices
         attempt(lambda: _search(graph, cluster, data))
+
+
+def feed_fact(path: Path, data: bytes, is_thorough: bool) -> None:
+    """Import what a program printed, alone and for a host of four, and use the cluster."""
+    cluster = import_files([path], devices="4 x a100-80", nics="2 x 100 Gb/s").cluster
+    if is_thorough and cluster.num_devices <= MAX_DEVICES:
+        kept = path.with_suffix(".yaml")
+        cluster.save(kept)
+        feed_cluster(kept, data, is_thorough=False)
 
 
 def _timed(graph: Graph, cluster: Cluster) -> Graph:
@@ -391,6 +401,7 @@ READERS: tuple[Reader, ...] = (
     _from_files("graph-node-link", feed_graph),
     _from_files("cluster-yaml", feed_cluster),
     _from_files("cluster-json", feed_cluster),
+    _from_files("fact", feed_fact),
     _from_files("plan", feed_plan),
     _from_files("configuration", feed_configuration),
     _from_files("profile", feed_profile),

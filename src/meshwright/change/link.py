@@ -49,8 +49,8 @@ def change_latency(cluster: Cluster, change: LinkLatency) -> Cluster:
 
 
 def _still_true(cluster: Cluster, numbers: Ints) -> tuple[CollectiveTable, ...]:
-    """The measured collectives, less those of hosts inside which links have changed: formulas time
-    the changed links."""
+    """The measured collectives, less those of hosts inside which links have changed, and those
+    between hosts, where links between them have: formulas time the changed links."""
     if not cluster.tables:
         return ()
     tiers = find_tiers(cluster)
@@ -60,4 +60,9 @@ def _still_true(cluster: Cluster, numbers: Ints) -> tuple[CollectiveTable, ...]:
         if tiers.of_link[number] == INSIDE
     }
     types = {each.type for each in cluster.devices if each.host in hosts}
-    return tuple(each for each in cluster.tables if each.device_type not in types)
+    is_between = any(tiers.of_link[number] != INSIDE for number in numbers.tolist())
+    return tuple(
+        each
+        for each in cluster.tables
+        if each.device_type not in types and not (is_between and each.num_hosts > 1)
+    )

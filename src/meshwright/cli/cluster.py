@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from meshwright.cli.console import print_json, print_line
+from meshwright.cli.detect import run_detect
 from meshwright.cli.exit_code import ExitCode
+from meshwright.cli.facts import run_import
 from meshwright.cli.machine import load_cluster_here, remark_cpu
 from meshwright.cli.schema import show_schema
 from meshwright.cli.sheet import print_table
@@ -29,7 +31,7 @@ MAX_PAIRWISE_DEVICES = 4096
 
 
 def run_cluster(arguments: Namespace) -> int:
-    """Run `cluster list`, `show`, `save`, `check` or `schema`."""
+    """Run one of the actions of `meshwright cluster`."""
     if arguments.action == "list":
         list_devices(is_json=arguments.json) if arguments.devices else _list(is_json=arguments.json)
     elif arguments.action == "show":
@@ -42,6 +44,10 @@ def run_cluster(arguments: Namespace) -> int:
             show_cluster(document)
     elif arguments.action == "check":
         check_cluster(arguments.source, is_json=arguments.json)
+    elif arguments.action == "import":
+        run_import(arguments)
+    elif arguments.action == "detect":
+        run_detect(arguments)
     elif arguments.action == "schema":
         show_schema("cluster", is_text=arguments.text)
     else:

@@ -65,11 +65,11 @@ def _read_hosts(
 
 
 def _read_host(read: HostDocument, label: str, types: Mapping[str, DeviceType]) -> HostGroup:
-    num_nics, nic_rate = _read_nics(read.nics, f"{label}.nics")
+    num_nics, nic_rate = read_nics(read.nics, f"{label}.nics")
     has_nvlink = read.nvlink != "none"
     devices = [read.devices] if isinstance(read.devices, str) else read.devices
     return HostGroup(
-        devices=tuple(_read_devices(each, f"{label}.devices", types) for each in devices),
+        devices=tuple(read_devices(each, f"{label}.devices", types) for each in devices),
         count=read.count,
         name=read.name or "",
         num_nics=num_nics,
@@ -86,9 +86,10 @@ def _read_host(read: HostDocument, label: str, types: Mapping[str, DeviceType]) 
     )
 
 
-def _read_devices(
+def read_devices(
     text: str, what: str, types: Mapping[str, DeviceType]
 ) -> tuple[int, DeviceType]:  # fmt: skip
+    """Number and type of devices: '8 x h100'."""
     number, name = _read_counted(text, what)
     if not name:
         raise InputError(f"{what}: must be such as '8 x h100', got {quoted(text)}")
@@ -99,7 +100,8 @@ def _read_devices(
         raise InputError(f"{what}: {error}{rule}") from None
 
 
-def _read_nics(value: float | str | None, what: str) -> tuple[int, float]:
+def read_nics(value: float | str | None, what: str) -> tuple[int, float]:
+    """Number and rate of NICs: '8 x 400 Gb/s'; none of either where nothing is said."""
     if value is None:
         return 0, 0.0
     number, rate = _read_counted(value, what) if isinstance(value, str) else (1, value)

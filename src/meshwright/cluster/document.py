@@ -145,6 +145,8 @@ def encode_explicit(fields: ClusterFields) -> dict[str, Any]:
             asdict(each)
             | {
                 "num_devices": int(each.num_devices),
+                "num_hosts": int(each.num_hosts),
+                "devices": list(each.devices),
                 "sizes_bytes": [float(size) for size in each.sizes_bytes],
                 "seconds": [float(time) for time in each.seconds],
             }
@@ -235,6 +237,8 @@ def _decode_table(read: TableDocument) -> CollectiveTable:
         collective=read.collective,
         device_type=read.device_type,
         num_devices=read.num_devices,
+        num_hosts=read.num_hosts,
+        devices=tuple(read.devices),
         sizes_bytes=tuple(parse_bytes(size, f"{what}: sizes_bytes") for size in read.sizes_bytes),
         seconds=tuple(parse_seconds(time, f"{what}: seconds") for time in read.seconds),
     )

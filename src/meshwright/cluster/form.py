@@ -103,7 +103,7 @@ class LinkDocument(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TableDocument(msgspec.Struct, forbid_unknown_fields=True):
-    """Measured times of a collective among devices of one type in one host."""
+    """Measured times of a collective among devices of one type."""
 
     collective: Annotated[Name, about("Which one, e.g. all_reduce.")]
     device_type: Annotated[Name, about("The type of all of its devices.")]
@@ -112,6 +112,14 @@ class TableDocument(msgspec.Struct, forbid_unknown_fields=True):
     ]
     sizes_bytes: Annotated[list[Bytes], _Short, about("Message sizes, rising.")]
     seconds: Annotated[list[Seconds], _Short, about("The time of each size.")]
+    num_hosts: Annotated[
+        int,
+        Meta(ge=1, le=MAX_DEVICES, description="How many hosts they are on, as many on each."),
+    ] = 1
+    devices: Annotated[
+        list[Name],
+        about("Which devices, where it is for no others.", max_length=MAX_DEVICES),
+    ] = []
 
 
 class InterfaceDocument(msgspec.Struct, forbid_unknown_fields=True):

@@ -121,7 +121,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveTable:
-    """Measured times of one collective on a set of devices of one type on one host."""
+    """Measured times of one collective on a set of devices of one type."""
 
     collective: str
     """As `meshwright.cost.collective.Collective` spells it, e.g. "all_reduce"."""
@@ -130,11 +130,23 @@ class CollectiveTable:
     sizes_bytes: tuple[float, ...]
     """The message sizes that were measured, in rising order."""
     seconds: tuple[float, ...]
+    num_hosts: int = 1
+    """How many hosts the devices are on, as many on each."""
+    devices: tuple[str, ...] = ()
+    """The names of the devices that were measured, which alone it is for; empty: any such."""
 
     def __post_init__(self) -> None:
         what = f"table {quoted(self.collective)} on {self.num_devices} x {quoted(self.device_type)}"
         if self.num_devices < 1:
             raise InputError(f"{what}: num_devices must be positive, got {self.num_devices:,}")
+        if not 1 <= self.num_hosts <= self.num_devices:
+            raise InputError(
+                f"{what}: num_hosts must be from 1 to {self.num_devices:,}, got {self.num_hosts:,}"
+            )
+        if self.devices and len(set(self.devices)) != self.num_devices:
+            raise InputError(
+                f"{what}: devices must be as many different ones, got {len(self.devices):,}"
+            )
         if len(self.sizes_bytes) != len(self.seconds) or len(self.seconds) < 2:
             raise InputError(f"{what}: must have two or more sizes and as many seconds")
         if any(b <= a for a, b in zip(self.sizes_bytes, self.sizes_bytes[1:], strict=False)):

@@ -10,6 +10,7 @@ where the work is, can be kept for a set of devices and asked for any size. Wher
 kind, a library's protocols (`meshwright.cost.wire`) have a line each.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -234,15 +235,26 @@ def find_unbeaten(lines: Sequence[tuple[float, float]]) -> list[int]:
 def find_table(
     cluster: Cluster, collective: Collective, devices: Sequence[int]
 ) -> CollectiveTable | None:
-    """The measured table for these devices: one type, one host, that many; None: there is none."""
-    kinds = {(cluster.devices[each].type, cluster.devices[each].host) for each in devices}
-    if len(kinds) != 1:
+    """The measured table for these devices: of just these, else of any of their type, as many and
+    on as many hosts, with as many on each; None: there is none."""
+    if not cluster.tables:
         return None
-    key = (str(collective), kinds.pop()[0], len(devices))
+    types = {cluster.devices[each].type for each in devices}
+    if len(types) != 1:
+        return None
+    counts = Counter(cluster.devices[each].host for each in devices)
+    key = (str(collective), types.pop(), len(devices))
+    names = frozenset(cluster.devices[each].name for each in devices)
+    usual = None
     for table in cluster.tables:
-        if (table.collective, table.device_type, table.num_devices) == key:
-            return table
-    return None
+        if (table.collective, table.device_type, table.num_devices) != key:
+            continue
+        if table.devices:
+            if names.issuperset(table.devices):
+                return table
+        elif table.num_hosts == len(counts) and len(set(counts.values())) == 1:
+            usual = usual or table
+    return usual
 
 
 def table_seconds(table: CollectiveTable, message_bytes: float) -> float:

@@ -2,7 +2,14 @@
 
 from typing import Any
 
-from meshwright.cli.parser.option import CLUSTER, add_command, add_flag, add_json, add_path
+from meshwright.cli.parser.option import (
+    CLUSTER,
+    add_command,
+    add_flag,
+    add_json,
+    add_output,
+    add_path,
+)
 from meshwright.cli.parser.schema import add_text
 
 
@@ -28,3 +35,40 @@ def add_cluster(commands: Any) -> None:
         actions, "schema", "print the JSON Schema of cluster files, which editors can use"
     )
     add_text(schema)
+    _add_import(actions)
+    _add_detect(actions)
+
+
+def _add_import(actions: Any) -> None:
+    text = "make a cluster file of what programs print: nvidia-smi, NCCL, Slurm, InfiniBand, ..."
+    parser = add_command(actions, "import", text)
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="[HOST=]FILE",
+        help="outputs of programs and files of services, of any number of hosts, recognised by "
+        "their content (see the manual's page on clusters)",
+    )
+    add_told(parser)
+    add_output(parser, "the cluster file to write: YAML or JSON, by its suffix", "FILE")
+    add_json(parser)
+
+
+def _add_detect(actions: Any) -> None:
+    text = (
+        "make a cluster file of this host by the programs that are there, or under torchrun or "
+        "srun of all hosts"
+    )
+    parser = add_command(actions, "detect", text)
+    add_told(parser)
+    add_output(parser, "the cluster file to write: YAML or JSON, by its suffix", "FILE")
+    add_json(parser)
+
+
+def add_told(parser: Any) -> None:
+    """What users say of that which files and programs do not."""
+    text = "a host's devices, where nothing else says which, e.g. '8 x h100'"
+    parser.add_argument("--devices", metavar="D", help=text)
+    text = "a host's network cards, where nothing else says how fast, e.g. '8 x 400 Gb/s'"
+    parser.add_argument("--nics", metavar="N", help=text)
+    parser.add_argument("--name", metavar="NAME", help="what plans and reports call the cluster")

@@ -110,6 +110,11 @@ def _survey_document(cluster: Cluster, survey: Survey, doubts: Sequence[str]) ->
     }
 
 
+def show_imported(cluster: Cluster, doubts: Sequence[str]) -> None:
+    """Print what a cluster that was put together means."""
+    _show_survey(cluster, survey_cluster(cluster), doubts)
+
+
 def _show_survey(cluster: Cluster, survey: Survey, doubts: Sequence[str]) -> None:
     counts = {"host": len(cluster.hosts), "device": cluster.num_devices}
     texts = (format_count(number, what) for what, number in counts.items())
