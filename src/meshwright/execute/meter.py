@@ -197,13 +197,19 @@ class _Sender:
         return self.is_last and not self.works
 
 
+def _receive(box: torch.Tensor, source: int) -> dist.Work:
+    work = dist.irecv(box, source)
+    assert work is not None, "this rank is in the group"
+    return work
+
+
 class _Taker:
     """The receiving end of a flow."""
 
     def __init__(self, source: int, size: int) -> None:
         self.source, self.size = source, size
         boxes = [torch.zeros(size, dtype=torch.uint8).to(message_device()) for _ in range(2)]
-        self.waiting = [(box, dist.irecv(box, source)) for box in boxes]
+        self.waiting = [(box, _receive(box, source)) for box in boxes]
         self.moments: list[float] = []
         self.is_last = False
 
@@ -217,7 +223,7 @@ class _Taker:
             if int(box[0]) == _LAST:
                 self.is_last = True
             elif not self.is_last:
-                self.waiting.append((box, dist.irecv(box, self.source)))
+                self.waiting.append((box, _receive(box, self.source)))
         return self.is_last and not self.waiting
 
     def rate(self, since: float) -> float:
