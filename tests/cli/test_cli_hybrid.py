@@ -80,7 +80,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, cluster: str = "h100-x8") -> Answe
         notes=("only hybrid was tried: because",),
     )
 
-    monkeypatch.setattr(plan_command, "find_plan", lambda *_, **__: answer)
+    monkeypatch.setattr(plan_command, "recall_or_search", lambda *_, **__: answer)
     return answer
 
 

@@ -188,7 +188,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, answer: Answer, press: bool = Fals
                 return answer
         return answer
 
-    monkeypatch.setattr(plan_command, "find_plan", plan)
+    monkeypatch.setattr(plan_command, "recall_or_search", plan)
 
 
 def no_answer() -> Answer:
@@ -252,7 +252,7 @@ def test_interrupt_without_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     def plan(*_arguments: object, **_options: object) -> Answer:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(plan_command, "find_plan", plan)
+    monkeypatch.setattr(plan_command, "recall_or_search", plan)
     assert (plan_mlp().code, plan_mlp().err) == (130, "meshwright: interrupted\n")
 
 
@@ -260,7 +260,7 @@ def test_own_faults_are_one_line_unless_asked(monkeypatch: pytest.MonkeyPatch) -
     def plan(*_arguments: object, **_options: object) -> Answer:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(plan_command, "find_plan", plan)
+    monkeypatch.setattr(plan_command, "recall_or_search", plan)
     result = plan_mlp()
     assert result.code == 1
     assert result.err.count("\n") == 1

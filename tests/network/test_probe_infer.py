@@ -53,7 +53,7 @@ def make(seed: int, num_hosts: int, num_racks: int) -> TwoTiers:
 def true_pairs(network: TwoTiers) -> np.ndarray:
     count = len(network.out)
     sources, targets = np.divmod(np.arange(count * count), count)
-    return network.alone(sources, targets).reshape(count, count)
+    return np.asarray(network.alone(sources, targets)).reshape(count, count)
 
 
 def pair_errors(network: TwoTiers, found: Findings) -> np.ndarray:

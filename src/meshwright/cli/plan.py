@@ -32,7 +32,9 @@ from meshwright.graph.graph import Graph
 from meshwright.message import remark, say
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
+from meshwright.plan.request import Request
 from meshwright.planned import PAGE_FILE, PLAN_FILE, TRACE_FILE
+from meshwright.recall import open_answers, recall_or_search
 from meshwright.report.expected import with_facts
 from meshwright.search.check import AnyScope, need_method
 from meshwright.search.method.deploy.tree.net import read_prior
@@ -40,7 +42,6 @@ from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.pipeline.scope import PipelineScope
 from meshwright.search.method.quickp.scope import QuickpScope
 from meshwright.search.pool.engine import Engine
-from meshwright.search.portfolio import find_plan
 
 _OPTIONS: Mapping[type[AnyScope], Mapping[str, str]] = MappingProxyType(
     {
@@ -83,21 +84,22 @@ def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answe
         noticed_interrupt() as notice,
         shown_search(title, arguments) as (progress, watch),
     ):
-        answer = find_plan(
-            graph,
-            cluster,
-            method=arguments.method,
-            seed=arguments.seed,
-            budget_seconds=arguments.budget,
-            sharing=arguments.sharing,
-            microbatches=[each for several in arguments.microbatches for each in several],
-            scope=scope,
-            engine=engine,
-            allocate=arguments.allocate,
-            gap=arguments.gap,
-            prior=None if arguments.prior is None else read_prior(arguments.prior),
+        request = Request(
+            graph=graph, cluster=cluster, method=arguments.method, seed=arguments.seed,
+            budget_seconds=arguments.budget, sharing=arguments.sharing,
+            microbatches=tuple(each for several in arguments.microbatches for each in several),
+            scope=scope, allocate=arguments.allocate, gap=arguments.gap,
             runtime=arguments.runtime or MESHWRIGHT.name,
-            progress=progress,
+        )  # fmt: skip
+        prior = None if arguments.prior is None else read_prior(arguments.prior)
+        # A key has no prior: what another network guides is searched for anew.
+        is_kept = not arguments.fresh and prior is None
+        answer = recall_or_search(
+            request,
+            open_answers(os.environ) if is_kept else None,
+            say=progress,
+            engine=engine,
+            prior=prior,
             watch=watch,
         )
     if notice.was_pressed and answer.stop in (Stop.LIMIT, Stop.ENDED):  # in the last moment

@@ -149,7 +149,9 @@ def answer_request(
     *,
     engine: Engine | None = None,
     starts: Sequence[Plan] = (),
+    prior: Prior | None = None,
     progress: Report | None = None,
+    watch: Watch | None = None,
 ) -> Answer:
     """The answer of a search for what a request asks."""
     return find_plan(
@@ -166,7 +168,9 @@ def answer_request(
         allocate=request.allocate,
         gap=request.gap,
         runtime=request.runtime,
+        prior=prior,
         starts=starts,
+        watch=watch,
     )
 
 
