@@ -20,7 +20,16 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, answer_schema
 from meshwright.plan.plan import Plan
 from meshwright.profile.profile import Measured, read_profile
-from meshwright.question import audit, explain, export, replan, report, sweep, whatif
+from meshwright.question import (
+    audit,
+    draw_answer,
+    explain,
+    export,
+    replan,
+    report,
+    sweep,
+    whatif,
+)
 from meshwright.replan.record import transition_schema
 from meshwright.report.expected import with_facts
 from meshwright.search.check import AnyScope
@@ -184,6 +193,7 @@ def plan(
         runtime=runtime,
         progress=progress,
     )
+    answer = replace(answer, draw=draw_answer)
     if answer.plan is None:
         return answer
     return with_facts(step, devices, answer, run_plan(step, devices, answer.plan, sharing=sharing))
