@@ -24,7 +24,16 @@ from meshwright.plan.answer import Answer, answer_schema
 from meshwright.plan.plan import Plan
 from meshwright.plan.request import Request
 from meshwright.profile.profile import Measured, read_profile
-from meshwright.question import audit, explain, export, replan, report, sweep, whatif
+from meshwright.question import (
+    audit,
+    draw_answer,
+    explain,
+    export,
+    replan,
+    report,
+    sweep,
+    whatif,
+)
 from meshwright.recall import open_answers, recall_or_search
 from meshwright.replan.record import transition_schema
 from meshwright.report.expected import with_facts
@@ -212,6 +221,7 @@ def plan(
     network = None if prior is None else read_prior(prior)
     known = open_answers(os.environ) if network is None and not fresh else None
     answer = recall_or_search(request, known, say=progress, engine=engine, prior=network)
+    answer = replace(answer, draw=draw_answer)
     if answer.plan is None:
         return answer
     return with_facts(step, devices, answer, run_plan(step, devices, answer.plan, sharing=sharing))
