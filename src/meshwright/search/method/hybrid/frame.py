@@ -77,7 +77,7 @@ class FrameSearch:
         most = min(frame.pipeline or self.pod // sizes[0], num_layers)
         self.shapes = shapes.near(most) if is_even and is_near else shapes
         self._options = options
-        self._tables: dict[tuple[int, tuple[str, ...]], OptionTable] = {}
+        self._tables: dict[tuple[object, ...], OptionTable] = {}
         self.sizes = [size for size in sizes if self.table_at(0, size).options]
         # Of what is left: where one size is, places are counted in stages.
         self.unit = int(np.gcd.reduce(self.sizes)) if self.sizes else 1
