@@ -56,7 +56,7 @@ def test_any_number_of_devices_and_samples_has_a_plan(name: Any, batch: Any) -> 
 
 
 MIXED = {
-    "tag-testbed": 32, "tag-cloud": 32, "dgx1-x4": 32, "nvlink50-eth20-x4": 8192, "tpuv4-4x4": 32,
+    "tag-testbed": 256, "tag-cloud": 32, "dgx1-x4": 32, "nvlink50-eth20-x4": 8192, "tpuv4-4x4": 32,
     "torus2d-4x4": 256,
 }  # fmt: skip
 """Clusters, and how many looks at the clock are enough to find what is faster than simple plans."""

@@ -18,7 +18,12 @@ from meshwright.search.method.hybrid.option_price import Column, LayerPrices
 from meshwright.search.method.hybrid.scope import list_frames, list_sizes
 from meshwright.search.method.hybrid.shape import Shapes
 from meshwright.search.method.hybrid.space import HybridSpace, list_samples
-from meshwright.search.method.hybrid.table import make_table, option_fits, samples_of
+from meshwright.search.method.hybrid.table import (
+    OptionTable,
+    make_table,
+    option_fits,
+    samples_of,
+)
 
 Limit = Callable[[ScheduleKind], float]
 """By schedule the estimate above which no draft is of interest."""
@@ -136,41 +141,70 @@ class Setting:
 
 
 def list_settings(
-    space: HybridSpace, cell: Cell, kind: ScheduleKind, limit: float
+    space: HybridSpace, cell: Cell, kinds: Sequence[ScheduleKind], limit: Limit
 ) -> list[tuple[float, Setting]]:
     """The settings of one team and one ZeRO stage, those that may fit and be below the limit, each
     with what no estimate is much below."""
-    frame, size, num_runs = cell.frame, cell.size, cell.num_runs(space)
-    is_chunked = kind is ScheduleKind.INTERLEAVED
-    options = cell.options(space, limit, is_chunked=is_chunked)
+    frame, size = cell.frame, cell.size
+    most = max(map(limit, kinds), default=0.0)
+    options = cell.options(space, most, is_chunked=ScheduleKind.INTERLEAVED in kinds)
     options = [each for each in options if option_fits(space.prices, frame, size, each)]
     if not options:
         return []
+    tables = [
+        make_table(space.prices, space.shapes.whole, frame, size, options, [name])
+        for name in space.cluster.type_names
+    ]
+    rows = group_values(((each.team, each.zero), row) for row, each in enumerate(options))
+    found = []
+    for kind in kinds:
+        each_type = [_estimate_options(space, cell, kind, table) for table in tables]
+        for own in rows.values():
+            bound = min(estimates.least(own) for estimates in each_type)
+            if bound < limit(kind):
+                setting = Setting(cell, kind, tuple(options[row] for row in own))
+                found.append((bound, setting))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Estimates:
+    """What stages with each option take and hold that have all layers evenly spread."""
+
+    seconds: Floats
+    even_bytes: Floats
+    """Bytes of a stage, in the mean over the stages."""
+    least_bytes: Floats
+    """Bytes of the stage that holds the fewest microbatches."""
+    usable: float
+    can_mix: bool
+
+    def least(self, rows: Sequence[int]) -> float:
+        """The least of some options; infinite where none fits."""
+        seconds = self.seconds[rows]
+        least = _least_mix(seconds, self.even_bytes[rows], self.usable, can_mix=self.can_mix)
+        if least < inf:
+            return least
+        fits = self.least_bytes[rows] <= self.usable  # then a stage may have more layers
+        return _UNEVEN * float(seconds[fits].min(initial=inf))
+
+
+def _estimate_options(
+    space: HybridSpace, cell: Cell, kind: ScheduleKind, table: OptionTable
+) -> _Estimates:
+    microbatches, num_runs = cell.frame.microbatches, cell.num_runs(space)
+    is_chunked = kind is ScheduleKind.INTERLEAVED
     chunks = max(space.scope.interleaved_chunks(space.stack.num_layers // num_runs), default=1)
-    usable = float(space.layouts.usable_bytes.max())
-    best: dict[tuple[Team, int], float] = {}
-    used: dict[tuple[Team, int], list[Option]] = {}
-    for name in space.cluster.type_names:
-        table = make_table(space.prices, space.shapes.whole, frame, size, options, [name])
-        weight = table.weight[:, 0] * (kind is ScheduleKind.ZERO_BUBBLE and num_runs > 1)
-        fill = table.fill[:, 0]
-        pair = _least_seconds(frame.microbatches, num_runs, fill, weight, chunks)
-        seconds = pair[is_chunked] + table.tail[:, 0] / num_runs
-        count = _held_at_once(kind, num_runs, frame.microbatches, chunks)
-        state, saved = table.fixed_bytes[:, 0] / num_runs, table.saved_bytes[:, 0] / num_runs
-        rows = group_values(((each.team, each.zero), row) for row, each in enumerate(options))
-        for setting, own in rows.items():
-            held = state[own] + count * saved[own]
-            least = _least_mix(seconds[own], held, usable, can_mix=not is_chunked)
-            if (
-                least == inf
-            ):  # the last stage holds less of a microbatch's, and may hold more layers
-                fits = state[own] + saved[own] <= usable
-                least = _UNEVEN * float(seconds[own][fits].min(initial=inf))
-            if least < limit:
-                best[setting] = min(least, best.get(setting, inf))
-                used[setting] = [options[row] for row in own]
-    return [(best[each], Setting(cell, kind, tuple(used[each]))) for each in best]
+    weight = table.weight[:, 0] * (kind is ScheduleKind.ZERO_BUBBLE and num_runs > 1)
+    pair = _least_seconds(microbatches, num_runs, table.fill[:, 0], weight, chunks)
+    state, saved = table.fixed_bytes[:, 0] / num_runs, table.saved_bytes[:, 0] / num_runs
+    return _Estimates(
+        seconds=pair[is_chunked] + table.tail[:, 0] / num_runs,
+        even_bytes=state + _held_at_once(kind, num_runs, microbatches, chunks) * saved,
+        least_bytes=state + saved,
+        usable=float(space.layouts.usable_bytes.max()),
+        can_mix=not is_chunked,
+    )
 
 
 def _held_at_once(kind: ScheduleKind, num_runs: int, microbatches: int, chunks: int) -> float:

@@ -93,6 +93,15 @@ class Comparison:
             if wave and not self._run_wave(wave):
                 return
 
+    def run_first(self, drafts: Sequence[HybridDraft]) -> None:
+        """Simulate the first that is new by layer, if it may be better than all so far."""
+        for draft in drafts:
+            if draft.estimate_seconds >= self.trials.best_seconds:
+                return
+            if draft.key not in self.trials.verdicts:
+                self._run_wave([draft])
+                return
+
     def _run_wave(self, wave: Sequence[HybridDraft]) -> bool:
         """Whether there was time for all of it."""
         workers = self.trials.engine.workers

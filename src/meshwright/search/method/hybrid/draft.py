@@ -20,17 +20,19 @@ class HybridDraft:
     kind: ScheduleKind
     stages: tuple[DraftStage, ...]
     estimate_seconds: float
+    samples: tuple[tuple[int, ...], ...] = ()
+    """By stage the samples of a microbatch that each replica gets; none: all get as many."""
 
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for drafts of the same plan."""
-        return (self.frame, self.kind, self.stages)
+        return (self.frame, self.kind, self.stages, self.samples)
 
     @property
     def family(self) -> tuple[object, ...]:
         """Equal for drafts that differ only in where devices are."""
         stages = tuple((stage.first, stage.after, stage.option) for stage in self.stages)
-        return (self.frame.microbatches, self.kind, stages)
+        return (self.frame.microbatches, self.kind, stages, self.samples)
 
     def with_keys(self, keys: Keys) -> "HybridDraft":
         """The draft in which all context teams get at keys in this way."""

@@ -47,9 +47,12 @@ class Layouts:
         runs = [
             slice(each * pod + offset, each * pod + offset + size) for each in range(frame.pods)
         ]
-        types = sorted({names[kind] for run in runs for kind in self._types[run].tolist()})
+        kinds = np.concatenate([self._types[run] for run in runs])
+        there, counts = np.unique(kinds, return_counts=True)
+        types = tuple(names[kind] for kind in there.tolist())
+        parts = tuple((counts / len(kinds)).tolist())
         usable = min(float(self.usable_bytes[run].min()) for run in runs)
-        return StagePlace(size, tuple(types), usable, *line)
+        return StagePlace(size, types, usable, *line, parts)
 
 
 class FrameSearch:
@@ -74,7 +77,7 @@ class FrameSearch:
         most = min(frame.pipeline or self.pod // sizes[0], num_layers)
         self.shapes = shapes.near(most) if is_even and is_near else shapes
         self._options = options
-        self._tables: dict[tuple[int, tuple[str, ...]], OptionTable] = {}
+        self._tables: dict[tuple[object, ...], OptionTable] = {}
         self.sizes = [size for size in sizes if self.table_at(0, size).options]
         # Of what is left: where one size is, places are counted in stages.
         self.unit = int(np.gcd.reduce(self.sizes)) if self.sizes else 1
@@ -85,11 +88,10 @@ class FrameSearch:
 
     def table_of(self, place: StagePlace) -> OptionTable:
         """The table of stages at such places; without options where none is possible."""
-        key = (place.size, place.types)
+        key = (place.size, place.types, place.parts)
         if key not in self._tables:
-            self._tables[key] = make_table(
-                self.layouts.prices, self.shapes, self.frame, place.size, self._options, place.types
-            )
+            own = self.layouts.prices, self.shapes, self.frame, place.size, self._options
+            self._tables[key] = make_table(*own, place.types, place.parts)
         return self._tables[key]
 
     def only(self, options: Collection[Option]) -> "FrameSearch":

@@ -19,6 +19,7 @@ from meshwright.search.method.hybrid.exhaust import exhaust
 from meshwright.search.method.hybrid.near import near_scope, offer_near
 from meshwright.search.method.hybrid.propose import Proposals, find_drafts, propose_mixed
 from meshwright.search.method.hybrid.scope import Scope, narrow_to_inference
+from meshwright.search.method.hybrid.share import share_samples
 from meshwright.search.method.hybrid.smallest import explain_lack
 from meshwright.search.method.hybrid.space import describe_space, make_space, space_bound
 from meshwright.search.method.hybrid.trial import (
@@ -102,7 +103,7 @@ def hybrid(problem: Problem, attempt: Attempt) -> None:
     if is_whole and all(option.is_plain for option in space.options):
         bound = trials.best_seconds  # by layer it proves nothing about steps op by op
     # A start may divide samples as no plan of the scope does, and be faster than all of them.
-    attempt.raise_bound(min(bound, attempt.step_seconds))
+    attempt.raise_bound(min(bound, attempt.step_seconds, trials.best_seconds))
     is_large = problem.cluster.num_devices > _FEW_DEVICES
     near_ups = 0 if is_large else _NEAR_RUNNER_UPS
     runner_ups = near_ups if is_near else RUNNER_UPS
@@ -123,17 +124,19 @@ def _look(comparison: Comparison, pool: Pool) -> bool:
     proposals = Proposals(space, comparison.limit, clock.first(_DRAFT_SHARE))
     for number, drafts in enumerate(proposals.drafts()):
         for draft in drafts:
-            pool.offer(draft)
+            pool.offer(share_samples(space, draft))
         # The best so far says which settings need not be looked at.
-        if pool.kept and (number % _ROUND == 0 or not comparison.trials.verdicts):
-            comparison.run(one_of_each(pool.drafts()), 1)
+        if number % _ROUND == 0 or not comparison.trials.verdicts:
+            comparison.run_first(pool.drafts())
     is_small = space.cluster.num_devices <= _SMALL_DEVICES
     is_small = is_small and space.stack.num_layers <= _SMALL_LAYERS
+    # Of several types replicas have shares, which `exhaust` does not know.
+    is_small = is_small and len(space.cluster.type_names) == 1
     if is_small and exhaust(space, comparison.trials, _EXHAUSTED, comparison.clock):
         return True
     mixing = clock.first(_MIXED_SHARE)
     for draft in propose_mixed(space, pool.drafts(), comparison.limit, mixing):
-        pool.offer(draft)
+        pool.offer(share_samples(space, draft))
     _simulate(comparison, pool)
     comparison.clock = clock.first(_SETTLED_SHARE)
     comparison.settle(1 + RUNNER_UPS)

@@ -7,10 +7,11 @@ times as many, and more microbatches are in flight. All chunks have one option.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
-from meshwright.array import Longs
+from meshwright.array import Floats, Longs
 from meshwright.plan.part import ScheduleKind
 from meshwright.plan.stage import DraftStage, can_interleave
 from meshwright.search.method.hybrid.draft import HybridDraft
@@ -30,7 +31,7 @@ class ChunkSearch:
     search: FrameSearch
     """The frame with one size, and tables of all options."""
     num_runs: int
-    known: dict[tuple[object, ...], Cuts] = field(default_factory=dict)
+    known: dict[tuple[object, ...], tuple[Cuts, ...]] = field(default_factory=dict)
     """How layers are cut, by what loads depend on but for what happens once a step."""
 
     def drafts(self, chunks: int) -> Iterator[HybridDraft]:
@@ -60,38 +61,31 @@ class ChunkSearch:
         size = self.search.sizes[0]
         return [self.search.pod - (self.num_runs - run) * size for run in range(self.num_runs)]
 
-    def _cut_layers(self, table: OptionTable, row: int, total: int) -> Cuts:
-        """The first layers of so many chunks and those after their last ones."""
+    def _cut_layers(self, table: OptionTable, row: int, total: int) -> tuple[Cuts, ...]:
+        """The first layers of so many chunks and those after their last ones: ways to cut that may
+        be good."""
         search, option = self.search, table.options[row]
         samples = samples_of(
             search.layouts.prices.stack.graph.batch, search.frame, table.size, option.team
         )
         key = (total, option.team, option.recompute, samples)
         if key not in self.known:
-            loads = table.load[row][None, None].repeat(total, axis=1)
-            units = np.zeros((1, total + 1), dtype=np.int64)
-            one = np.ones(1, dtype=np.int64)
-            shape_of = search.shapes.shape_of
-            value, *_ = least_load(loads, units, shape_of, one, np.inf, False)
-            self.known[key] = ()
-            if value[total, 0, 0] < np.inf:
-                limit = float(value[total, 0, 0]) * (1 + 1e-12)
-                _, layers, picked = least_load(loads, units, shape_of, one, limit, True)
-                chain = read_chain(layers, picked, one, total, total)
-                self.known[key] = tuple((first, after) for first, after, *_ in chain)
+            loads, shape_of = table.load[row], search.shapes.shape_of
+            found = (_cut_evenly(loads, shape_of, total), _cut_in_turn(loads, shape_of, total))
+            self.known[key] = tuple(dict.fromkeys(filter(None, found)))
         return self.known[key]
 
     def _cut(self, row: int, chunks: int) -> HybridDraft | None:
         """Layers spread over all chunks as evenly as can be; None: too full."""
-        search, num_runs = self.search, self.num_runs
-        total = chunks * num_runs
-        places = self._places
-        tables = [search.table_of(place) for place in places]
-        cuts = self._cut_layers(tables[0], row, total)
-        if not cuts:
-            return None
+        tables = [self.search.table_of(place) for place in self._places]
+        ways = self._cut_layers(tables[0], row, chunks * self.num_runs)
+        made = (self._draft(tables, row, cuts) for cuts in ways)
+        return min(filter(None, made), key=lambda each: each.estimate_seconds, default=None)
+
+    def _draft(self, tables: Sequence[OptionTable], row: int, cuts: Cuts) -> HybridDraft | None:
+        search, num_runs, places = self.search, self.num_runs, self._places
         shapes = np.array([search.shapes.shape_of[first, after] for first, after in cuts])
-        shapes = shapes.reshape(chunks, num_runs).T
+        shapes = shapes.reshape(-1, num_runs).T
         if not _fits(search.frame.microbatches, places, tables, row, shapes):
             return None
         stages = tuple(
@@ -112,6 +106,31 @@ class ChunkSearch:
         ]
         seconds = price_stages(search.layouts.prices, search.frame, kind, stages, pieces)
         return HybridDraft(frame=search.frame, kind=kind, stages=stages, estimate_seconds=seconds)
+
+
+def _cut_evenly(loads: Floats, shape_of: Longs, total: int) -> Cuts:
+    """The largest chunk is as small as it can be, then chunks are as even as they can be."""
+    units, one = np.zeros((1, total + 1), dtype=np.int64), np.ones(1, dtype=np.int64)
+    every = loads[None, None].repeat(total, axis=1)
+    value, *_ = least_load(every, units, shape_of, one, np.inf, False)
+    limit = float(value[total, 0, 0]) * (1 + 1e-12)
+    if not limit < np.inf:
+        return ()
+    _, layers, picked = least_load(every * every, units, shape_of, one, limit * limit, True)
+    chain = read_chain(layers, picked, one, total, total)
+    return tuple((first, after) for first, after, *_ in chain)
+
+
+def _cut_in_turn(loads: Floats, shape_of: Longs, total: int) -> Cuts:
+    """Larger and smaller chunks take turns: each ends where its part of all the work does."""
+    num_layers = len(shape_of) - 1
+    places = np.arange(num_layers)
+    done = np.concatenate(([0.0], np.cumsum(loads[shape_of[places, places + 1]])))
+    ends = [0]
+    for number in range(1, total):
+        wanted = int(np.argmin(np.abs(done - done[-1] * number / total)))
+        ends.append(min(max(wanted, ends[-1] + 1), num_layers - total + number))
+    return tuple(pairwise([*ends, num_layers]))
 
 
 def _fits(

@@ -28,6 +28,8 @@ class StagePlace(NamedTuple):
     latency_seconds: float
     seconds_per_byte: float
     """The seconds of a byte on the way to the next stage."""
+    parts: tuple[float, ...] = ()
+    """Which part of the devices each type is; none: all are alike."""
 
 
 class Piece(NamedTuple):

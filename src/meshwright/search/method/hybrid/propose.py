@@ -47,10 +47,8 @@ def find_drafts(space: HybridSpace, pool: Pool, clock: Clock, *, is_near: bool =
     for cell in list_cells(space):
         if cell.bound >= seeds.limit or (seeds.kept and clock.is_over):
             break
-        settings = [
-            each for kind in kinds for _, each in list_settings(space, cell, kind, seeds.limit)
-        ]
-        below = {option for each in settings for option in each.options}
+        settings = list_settings(space, cell, kinds, lambda _: seeds.limit)
+        below = {option for _, each in settings for option in each.options}
         options = [option for option in space.options if option in below]
         if not options:
             continue
@@ -126,7 +124,7 @@ class Proposals:
         self.limit = limit
         self.clock = clock
         self._legal = set(_legal(space))
-        self._known: dict[tuple[object, ...], Cuts] = {}
+        self._known: dict[tuple[object, ...], tuple[Cuts, ...]] = {}
         self._queue: list[tuple[float, int, Cell | Setting]] = []
         self._count = 0
         self._has_drafts = False
@@ -158,13 +156,14 @@ class Proposals:
         kinds: Sequence[ScheduleKind] = self.space.scope.schedules
         if cell.num_runs(self.space) == 1:  # all schedules run it alike
             kinds = [ScheduleKind.ONE_F_ONE_B] if self.space.scope.allows_one_chunk else []
-        for kind in kinds:
-            settings = list_settings(self.space, cell, kind, self.limit(kind))
-            for bound, setting in settings:
-                self._push(bound, setting)
-            if kind is not ScheduleKind.INTERLEAVED and len(settings) > 1:
-                options = tuple(option for _, each in settings for option in each.options)
-                self._push(min(bound for bound, _ in settings), Setting(cell, kind, options))
+        settings = list_settings(self.space, cell, kinds, self.limit)
+        for bound, setting in settings:
+            self._push(bound, setting)
+        for kind in (each for each in kinds if each is not ScheduleKind.INTERLEAVED):
+            own = [(bound, each) for bound, each in settings if each.kind is kind]
+            if len(own) > 1:
+                options = tuple(option for _, each in own for option in each.options)
+                self._push(min(bound for bound, _ in own), Setting(cell, kind, options))
 
     def _drafts_of(self, setting: Setting) -> Iterator[HybridDraft]:
         frame, size = setting.cell.frame, setting.cell.size

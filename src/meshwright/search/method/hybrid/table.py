@@ -88,17 +88,21 @@ def make_table(
     size: int,
     options: Sequence[Option],
     type_names: Sequence[str],
+    parts: Sequence[float] = (),
 ) -> OptionTable:
     """The table of a number of devices a stage, with the options that divide them and the batch.
 
-    On devices of several types the slowest counts.
+    On devices of several types the slowest counts; of those of which it is said which part of the
+    devices they are, replicas take samples in proportion to their speed.
     """
     fitting = [each for each in options if option_fits(prices, frame, size, each)]
     if not fitting:
         none = np.zeros((0, len(shapes.counts)))
         return OptionTable(frame=frame, size=size, options=(), **dict.fromkeys(_FIELDS, none))
-    parts = [_Part(prices, shapes, frame, size, fitting, name) for name in type_names]
-    slowest = [np.max([getattr(part, name) for part in parts], axis=0) for name in _FIELDS]
+    found = [_Part(prices, shapes, frame, size, fitting, name) for name in type_names]
+    if len(parts) > 1:
+        _follow_speed(found, parts, frame, size, fitting, prices.stack.graph.batch)
+    slowest = [np.max([getattr(part, name) for part in found], axis=0) for name in _FIELDS]
     return OptionTable(
         frame=frame,
         size=size,
@@ -107,6 +111,31 @@ def make_table(
     )
 
 
+def _follow_speed(
+    found: Sequence["_Part"],
+    parts: Sequence[float],
+    frame: Frame,
+    size: int,
+    options: Sequence[Option],
+    batch: float,
+) -> None:
+    """Let each type have samples in proportion to its speed, one a replica at the least, where
+    there are several replicas."""
+    fill = np.array([part.fill for part in found])  # by type, option and shape
+    even = 1 / np.tensordot(np.array(parts), 1 / np.maximum(fill, 1e-15), 1)
+    samples = np.array([samples_of(batch, frame, size, each.team) for each in options])[:, None]
+    is_alone = np.array([size * frame.pods == each.team.num_devices for each in options])[:, None]
+    shared = np.maximum(even, (fill / samples).max(axis=0))
+    shared = np.where(is_alone, fill.max(axis=0), shared)
+    for part in found:
+        scale = np.where(is_alone, 1.0, shared / np.maximum(part.fill, 1e-15))
+        for name in _BY_SAMPLES:
+            setattr(part, name, getattr(part, name) * scale)
+        part.load = np.maximum(part.fill, part.host) + part.tail / frame.microbatches
+
+
+_BY_SAMPLES = ("fill", "front", "weight", "saved_bytes", "deferred_bytes", "output_bytes")
+"""What grows with the samples that a replica gets."""
 _FIELDS = (
     "load", "fill", "front", "host", "weight", "tail", "fixed_bytes", "passing_bytes",
     "saved_bytes", "deferred_bytes", "output_bytes",

@@ -42,7 +42,7 @@ class TrialScene:
 
     def plan(self, draft: HybridDraft) -> Plan:
         """The plan that a draft stands for."""
-        parts = self._planner.parts(draft.frame, draft.stages)
+        parts = self._planner.parts(draft.frame, draft.stages, draft.samples)
         return Plan(parts=parts, schedule=draft.schedule, runtime=self.runtime)
 
     def __reduce__(self) -> tuple[Any, ...]:
