@@ -26,7 +26,7 @@ PROGRAMS: tuple[tuple[str, ...], ...] = (
 
 def follow_up(texts: Mapping[str, str]) -> list[tuple[str, ...]]:
     """What is run once the first answers are there: ethtool says how fast interfaces are."""
-    found = []
+    found: list[tuple[str, ...]] = []
     for command, text in texts.items():
         if command.startswith("ip "):
             source = _read(text, command)
