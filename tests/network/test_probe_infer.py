@@ -32,7 +32,8 @@ class Simulated:
         assert len(set(sources.tolist())) == len(flows)
         assert len(set(targets.tolist())) == len(flows)
         rates = fair_rates(self.network, sources, targets)
-        return (rates * self.chance.uniform(1 - self.noise, 1, len(flows))).tolist()  # type: ignore[no-any-return]
+        found: list[float] = (rates * self.chance.uniform(1 - self.noise, 1, len(flows))).tolist()
+        return found
 
     def latencies(self, pairs: Sequence[Pair]) -> list[float]:
         hosts = [host for pair in pairs for host in pair]
@@ -54,12 +55,14 @@ def make(seed: int, num_hosts: int, num_racks: int) -> TwoTiers:
 def true_pairs(network: TwoTiers) -> Any:
     count = len(network.out)
     sources, targets = np.divmod(np.arange(count * count), count)
-    return network.alone(sources, targets).reshape(count, count)
+    found: np.ndarray = network.alone(sources, targets).reshape(count, count)
+    return found
 
 
 def pair_errors(network: TwoTiers, found: Findings) -> np.ndarray:
     off = ~np.eye(len(network.out), dtype=bool)
-    return np.abs(found.pair_bytes_per_second / true_pairs(network) - 1)[off]
+    errors: np.ndarray = np.abs(found.pair_bytes_per_second[off] / true_pairs(network)[off] - 1)
+    return errors
 
 
 @given(st.integers(0, 10**6), st.integers(2, 8), st.integers(1, 3))

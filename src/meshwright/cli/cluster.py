@@ -11,6 +11,7 @@ from meshwright.cli.detect import run_detect
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.facts import run_import
 from meshwright.cli.machine import load_cluster_here, remark_cpu
+from meshwright.cli.probe import run_probe
 from meshwright.cli.schema import show_schema
 from meshwright.cli.sheet import print_table
 from meshwright.cli.summary.cluster import (
@@ -48,6 +49,8 @@ def run_cluster(arguments: Namespace) -> int:
         run_import(arguments)
     elif arguments.action == "detect":
         run_detect(arguments)
+    elif arguments.action == "probe":
+        run_probe(arguments)
     elif arguments.action == "schema":
         show_schema("cluster", is_text=arguments.text)
     else:

@@ -1,9 +1,11 @@
 """`meshwright cluster import`: cluster files from what programs say of a cluster."""
 
 from argparse import Namespace
+from pathlib import Path
 
 from meshwright.cli.console import print_json
 from meshwright.cli.summary.cluster import count_parts, show_imported
+from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.fact.draw import Drawn
 from meshwright.cluster.fact.import_files import import_files
 from meshwright.message import remark, warn
@@ -27,9 +29,7 @@ def finish(drawn: Drawn, arguments: Namespace) -> None:
             warn(doubt)
     for each in drawn.taken:
         remark(f"not stated: {each}")
-    if arguments.output is not None:
-        drawn.cluster.save(arguments.output)
-        remark(f"wrote {arguments.output}")
+    show_written(drawn.cluster, arguments.output)
     if arguments.json:
         print_json(
             count_parts(drawn.cluster)
@@ -38,3 +38,10 @@ def finish(drawn: Drawn, arguments: Namespace) -> None:
         )
     else:
         show_imported(drawn.cluster, drawn.doubts)
+
+
+def show_written(cluster: Cluster, file: Path | None) -> None:
+    """Write a cluster where somebody asked for a file, and say so."""
+    if file is not None:
+        cluster.save(file)
+        remark(f"wrote {file}")

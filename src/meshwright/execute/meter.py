@@ -7,14 +7,15 @@ way. Two messages are on their way at any time, so that receivers never make sen
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
+from threading import Thread
+from typing import Any
 
 import msgspec
 import torch
 import torch.distributed as dist
 
-from meshwright.errors import InputError
 from meshwright.execute.gloo import Ranks, start_gather, start_scatter, start_sum, start_swap
 from meshwright.execute.group import CommonClock
 from meshwright.execute.message import gather, message_device, share
@@ -25,7 +26,8 @@ CHUNK_SECONDS = 0.01
 """What one message of a flow is to take."""
 START_SHARE = 0.3
 """The part of a flow's time that does not count: connections find their rates."""
-PINGS = 15
+PINGS = 40
+"""Of these the first quarter by time counts: a machine with other work to do only adds to some."""
 _LAST = 1
 _LEAST_TIMES, _MOST_TIMES = 3, 20
 
@@ -54,6 +56,7 @@ class RankMeter:
         self.seconds = seconds
         self.known: dict[tuple[int, int], float] = {}
         self.groups: dict[tuple[int, ...], object] = {}
+        self.is_interrupted = False
 
     def rates(self, pairs: Sequence[tuple[int, int]]) -> list[float]:
         """Bytes a second of flows at once; each rank sends one at most, and receives one."""
@@ -85,7 +88,12 @@ class RankMeter:
             pass
 
     def do(self, own: Task) -> list[float]:
-        """What the first rank asks for; what each rank saw, none where it was the end."""
+        """What the first rank asks for; what each rank saw, none where it was the end.
+
+        An interrupt comes between two tasks: in the midst of one, others would wait forever.
+        """
+        if self.is_interrupted and own.kind not in ("", "end"):
+            raise KeyboardInterrupt
         task = share(own, Task)
         if task.kind == "end":
             return []
@@ -106,27 +114,26 @@ class RankMeter:
         sends = [n for n, (source, _) in enumerate(task.pairs) if source == rank]
         takes = [n for n, (_, target) in enumerate(task.pairs) if target == rank]
         start = self.clock.start_together()
-        if not sends and not takes:
-            return 0.0
-        sender = _Sender(task.pairs[sends[0]][1], task.chunks[sends[0]]) if sends else None
-        taker = _Taker(task.pairs[takes[0]][0], task.chunks[takes[0]]) if takes else None
-        # One thread does both: whichever is done first is served first.
-        while sender is not None or taker is not None:
-            if sender is not None and sender.step(self.clock.now() - start < task.seconds):
-                sender = None
-            if taker is not None and taker.step(self.clock.now() - start):
-                rate = taker.rate(START_SHARE * task.seconds)
-                taker = None
-                if sender is None:
-                    return rate
-                kept = rate
-            elif taker is None and takes and sender is None:
-                return kept
-            time.sleep(0.0002)
-        return kept if takes else 0.0
+
+        def now() -> float:
+            return self.clock.now() - start
+
+        sender = None
+        if sends:
+            target, size = task.pairs[sends[0]][1], task.chunks[sends[0]]
+            sender = Thread(target=_send, args=(target, size, now, task.seconds), daemon=True)
+            sender.start()
+        rate = 0.0
+        if takes:
+            source, size = task.pairs[takes[0]][0], task.chunks[takes[0]]
+            moments = _take(source, size, now)
+            rate = find_rate(moments, size, START_SHARE * task.seconds, task.seconds)
+        if sender is not None:
+            sender.join()
+        return rate
 
     def _ping(self, task: Task) -> float:
-        """Half of the median time of a message there and back."""
+        """Half of the time of a message there and back, of the quick ones."""
         rank = dist.get_rank()
         self.clock.start_together()
         for source, target in task.pairs:
@@ -145,7 +152,7 @@ class RankMeter:
                     dist.send(box, other)
                 _wait_device()
                 times.append(time.perf_counter() - start)
-            return median(times[3:]) / 2
+            return sorted(times)[PINGS // 4] / 2
         return 0.0
 
     def _collective(self, task: Task) -> float:
@@ -174,66 +181,59 @@ class RankMeter:
         return median(times[1:]) if is_in else 0.0
 
 
-class _Sender:
-    """The sending end of a flow."""
-
-    def __init__(self, target: int, size: int) -> None:
-        self.target = target
-        self.boxes = [torch.zeros(size, dtype=torch.uint8) for _ in range(2)]
-        self.boxes = [box.to(message_device()) for box in self.boxes]
-        self.works: list[object] = []
-        self.is_last = False
-
-    def step(self, goes_on: bool) -> bool:
-        """Send what there is room for; whether all has been sent."""
-        while self.works and self.works[0].is_completed():  # type: ignore[attr-defined]
-            self.works.pop(0).wait()  # type: ignore[attr-defined]
-        while len(self.works) < 2 and not self.is_last:
-            box = self.boxes.pop(0)
-            self.boxes.append(box)
-            self.is_last = not goes_on
-            box[0] = _LAST if self.is_last else 0
-            self.works.append(dist.isend(box, self.target))
-        return self.is_last and not self.works
+def _send(target: int, size: int, now: Callable[[], float], seconds: float) -> None:
+    """Send messages until the time is over, then two that say so: one for each receive that the
+    other end has posted."""
+    boxes = [torch.zeros(size, dtype=torch.uint8).to(message_device()) for _ in range(2)]
+    works: list[Any] = []
+    left = 2
+    while left:
+        if len(works) == 2:
+            works.pop(0).wait()
+            _wait_device()
+        box = boxes.pop(0)
+        boxes.append(box)
+        if now() >= seconds:
+            box[0] = _LAST
+            left -= 1
+        works.append(dist.isend(box, target))
+    for work in works:
+        work.wait()
+    _wait_device()
 
 
-def _receive(box: torch.Tensor, source: int) -> dist.Work:
-    work = dist.irecv(box, source)
-    assert work is not None, "this rank is in the group"
-    return work
+def _take(source: int, size: int, now: Callable[[], float]) -> list[float]:
+    """Take messages until they end; the moments at which they were there."""
+    boxes = [torch.zeros(size, dtype=torch.uint8).to(message_device()) for _ in range(2)]
+    waiting: list[tuple[torch.Tensor, Any]] = [(box, dist.irecv(box, source)) for box in boxes]
+    moments: list[float] = []
+    is_over = False
+    while waiting:
+        box, work = waiting.pop(0)
+        work.wait()
+        _wait_device()
+        moments.append(now())
+        is_over = is_over or int(box[0]) == _LAST
+        if not is_over:
+            waiting.append((box, dist.irecv(box, source)))
+    return moments
 
 
-class _Taker:
-    """The receiving end of a flow."""
+def find_rate(moments: Sequence[float], size: int, since: float, until: float) -> float:
+    """Bytes a second between the first and the last message of a time; of a flow with fewer than
+    three in it, between all but its first."""
+    kept = [moment for moment in moments if since <= moment <= until]
+    if len(kept) < 3:
+        kept = list(moments[1:]) if len(moments) > 2 else list(moments)
+    if len(kept) < 2 or kept[-1] <= kept[0]:
+        return size / max(moments[-1], 1e-9) if moments else 0.0
+    return size * (len(kept) - 1) / (kept[-1] - kept[0])
 
-    def __init__(self, source: int, size: int) -> None:
-        self.source, self.size = source, size
-        boxes = [torch.zeros(size, dtype=torch.uint8).to(message_device()) for _ in range(2)]
-        self.waiting = [(box, _receive(box, source)) for box in boxes]
-        self.moments: list[float] = []
-        self.is_last = False
 
-    def step(self, now: float) -> bool:
-        """Take what has come; whether it was the last. One receive is left over then, which an
-        empty message of the sender would be needed for: it is met by the sender's last two."""
-        while self.waiting and self.waiting[0][1].is_completed():
-            box, work = self.waiting.pop(0)
-            work.wait()
-            self.moments.append(now)
-            if int(box[0]) == _LAST:
-                self.is_last = True
-            elif not self.is_last:
-                self.waiting.append((box, _receive(box, self.source)))
-        return self.is_last and not self.waiting
-
-    def rate(self, since: float) -> float:
-        """Bytes a second from the first message after a moment to the last but those at the end."""
-        kept = [moment for moment in self.moments if moment >= since]
-        if len(kept) < 3:
-            kept = self.moments[-3:]
-        if len(kept) < 2 or kept[-1] <= kept[0]:
-            raise InputError("probe: a flow took too short to have a rate")
-        return self.size * (len(kept) - 1) / (kept[-1] - kept[0])
+def find_gpu() -> tuple[str, float]:
+    """The name and the memory of the GPU that this rank uses."""
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return properties.name, float(properties.total_memory)
 
 
 def _wait_device() -> None:

@@ -9,6 +9,9 @@ from meshwright.cli.parser.option import (
     add_json,
     add_output,
     add_path,
+    add_value,
+    positive,
+    whole,
 )
 from meshwright.cli.parser.schema import add_text
 
@@ -37,6 +40,7 @@ def add_cluster(commands: Any) -> None:
     add_text(schema)
     _add_import(actions)
     _add_detect(actions)
+    _add_probe(actions)
 
 
 def _add_import(actions: Any) -> None:
@@ -62,6 +66,26 @@ def _add_detect(actions: Any) -> None:
     parser = add_command(actions, "detect", text)
     add_told(parser)
     add_output(parser, "the cluster file to write: YAML or JSON, by its suffix", "FILE")
+    add_json(parser)
+
+
+def _add_probe(actions: Any) -> None:
+    text = (
+        "make a cluster file by measuring, under torchrun or srun: rates and latencies of pairs, "
+        "links that hosts share, and collectives by size"
+    )
+    parser = add_command(actions, "probe", text)
+    add_output(parser, "the cluster file to write: YAML or JSON, by its suffix", "FILE")
+    parser.add_argument("--name", metavar="NAME", help="what plans and reports call the cluster")
+    parser.add_argument(
+        "--backend",
+        choices=("gloo", "nccl"),
+        help="what sends messages (default: nccl where every rank has a GPU of its own, else gloo)",
+    )
+    text = "how long the flows of a round go on, in seconds"
+    add_value(parser, "--seconds", positive, "S", text, 0.4)
+    text = "the largest message of collectives, in bytes; 0 for no collectives"
+    add_value(parser, "--most-bytes", whole, "B", text, 1 << 26)
     add_json(parser)
 
 

@@ -19,6 +19,8 @@ _BOUND = 0.9
 """A rack's link counts as full where its hosts ask for more than what it gave over this."""
 _NOISE = 0.004
 """A mean error below this is the noise of any measurement."""
+_BURSTS = 16
+"""One load in so many may have carried more than a link does for long."""
 _SHAKES = 4
 """How often what was found is disturbed, to find better."""
 
@@ -75,6 +77,7 @@ def make_network(rack_of: Longs, out: Floats, into: Floats, loads: Sequence[Load
     asked for more."""
     _, rack_of = np.unique(rack_of, return_inverse=True)
     count = int(rack_of.max()) + 1
+    sizes = np.bincount(rack_of)  # the link of a single host is its own
     joined, load_of = join_loads(loads)
     crosses = np.flatnonzero(rack_of[joined.sources] != rack_of[joined.targets])
     wanted = np.minimum(out[joined.sources], into[joined.targets])[crosses]
@@ -86,8 +89,8 @@ def make_network(rack_of: Longs, out: Floats, into: Floats, loads: Sequence[Load
             np.bincount(place, each, len(loads) * count).reshape(-1, count)
             for each in (wanted, rates)
         )
-        most = given.max(axis=0)
-        is_bound = (asked * _BOUND > most).any(axis=0) & (most > 0)
+        most = np.sort(given, axis=0)[-1 - len(loads) // _BURSTS]
+        is_bound = (asked * _BOUND > most).any(axis=0) & (most > 0) & (sizes > 1)
         caps.append(np.where(is_bound, most, np.inf))
     return TwoTiers(out=out, into=into, rack_of=rack_of, up=caps[0], down=caps[1])
 

@@ -20,9 +20,14 @@ from meshwright.network.probe.infer import Load, find_racks
 
 _IS_WHOLE = 0.93
 """A pair that got this share of what its hosts are known for needs no measurement alone."""
+PING_TURNS = 3
+"""How often each pair is pinged; the quickest turn counts."""
+MOST_PINGED = 16
+"""So many hosts are pinged pair by pair, which takes seconds; of more, all pairs of a round."""
 NUM_TURNS = 4
 """How often all pairs have their turn."""
-_FILLS = 2
+_AS_EXPECTED, _REPEATS = 0.96, 3
+_FILLS, _FILL_TIMES = 2, 3
 """What filled links say of racks may say of others that they are to be filled."""
 MOST_ALONE = 10
 """Times the number of hosts: so many pairs are measured alone at most."""
@@ -87,6 +92,15 @@ def pair_rounds(num_hosts: int) -> Iterator[list[Pair]]:
         order.insert(1, order.pop())
 
 
+def ping_rounds(num_hosts: int) -> Iterator[list[Pair]]:
+    """Rounds in which each pair is pinged once: of few hosts pairs by themselves."""
+    for pairs in pair_rounds(num_hosts):
+        if num_hosts <= MOST_PINGED:
+            yield from ([pair] for pair in pairs)
+        else:
+            yield pairs
+
+
 def probe(
     meter: Meter,
     num_hosts: int,
@@ -112,6 +126,7 @@ def probe(
         try:
             for _ in range(_FILLS):
                 network = _fill(meter, network, loads, tell)
+            _repeat(meter, network, alone, tell)
         except KeyboardInterrupt:
             is_whole = False
     return Findings(
@@ -132,10 +147,12 @@ def _measure(
     loads: list[Load],
     tell: Callable[[str], None],
 ) -> None:
-    tell("latency of all pairs")
-    for pairs in pair_rounds(num_hosts):
-        for (one, other), seconds in zip(pairs, meter.latencies(pairs), strict=True):
-            latency[one, other] = latency[other, one] = seconds
+    for turn in range(PING_TURNS):
+        tell(f"latency of all pairs, turn {turn + 1} of {PING_TURNS}")
+        for pairs in ping_rounds(num_hosts):
+            for (one, other), seconds in zip(pairs, meter.latencies(pairs), strict=True):
+                latency[one, other] = np.fmin(latency[one, other], seconds)
+                latency[other, one] = latency[one, other]
     order = list(range(num_hosts))
     for turn in range(NUM_TURNS if num_hosts > 2 else 1):
         chance = Random(seed + turn)
@@ -225,8 +242,24 @@ def _fill(
             own = inside[np.argsort(-rates[inside], kind="stable")]
             pairs = zip(own.tolist(), _spread(outside, rack_of, others).tolist(), strict=False)
             flows = [(one, other) if is_up else (other, one) for one, other in pairs]
-            loads.append(_load(meter, flows))
+            loads += [_load(meter, flows) for _ in range(_FILL_TIMES)]
     return find_racks(network.out, network.into, loads)
+
+
+def _repeat(meter: Meter, network: TwoTiers, alone: Floats, tell: Callable[[str], None]) -> None:
+    """Measure pairs again that were slower alone than all others say: machines stall, and what is
+    slow every time is slow."""
+    count = len(alone)
+    sources, targets = np.divmod(np.arange(count * count), count)
+    expected = network.alone(sources, targets).reshape(count, count)
+    with np.errstate(invalid="ignore"):
+        late = np.argwhere(alone < _AS_EXPECTED * expected).tolist()
+    for number, (one, other) in enumerate(late, start=1):
+        for _ in range(_REPEATS):
+            tell(f"alone again: pair {number:,} of {len(late):,}")
+            alone[one, other] = max(alone[one, other], meter.rates([(one, other)])[0])
+            if alone[one, other] >= _AS_EXPECTED * expected[one, other]:
+                break
 
 
 def _spread(hosts: Longs, rack_of: Longs, rates: Floats) -> Longs:
