@@ -173,3 +173,15 @@ def test_an_answer_needs_no_request(tmp_path: Path) -> None:
     answer = mw.plan("mlp", "v100-32-x2", method="data", budget_seconds=1)
     mw.report("mlp", "v100-32-x2", replace(answer, request=None), tmp_path / "one.html")
     assert document(tmp_path / "one.html")["plans"][0]["summary"]["fits"]
+
+
+def test_the_command_writes_figures_beside_the_report(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    words = ("--cluster", "v100-32-x2", "--method", "data", "-o", tmp_path / "out")
+    assert run("plan", "mlp", *words).code == 0
+    drawn = ("-o", tmp_path / "page.html", "--figures", tmp_path / "drawn")
+    result = run("report", tmp_path / "out", *drawn)
+    assert result.code == 0, result.err
+    assert (tmp_path / "page.html").stat().st_size > 10_000
+    names = {path.name for path in (tmp_path / "drawn").iterdir()}
+    assert {"timeline.svg", "memory.png", "cluster.svg"} <= names

@@ -1,12 +1,14 @@
 """Memory over time is the timeline's, by kind, and never less at its fullest."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from pages import Planned, pipeline, replicas
 
 import meshwright as mw
 from meshwright.page import memory as page_memory
-from meshwright.page.memory import KINDS, MemoryView, draw_memory
+from meshwright.page.memory import KINDS, MemoryCurve, MemoryView, draw_memory
 from meshwright.report.hybrid_facts import hybrid_facts
 from meshwright.report.peak import peak_items
 from meshwright.simulate.simulate import simulate
@@ -25,6 +27,24 @@ def drawn(case: Planned, granularity: str | None = None) -> tuple[Timeline, Memo
     timeline = simulate(graph, cluster, plan, granularity=granularity)
     facts = hybrid_facts(graph, cluster, plan, timeline)
     return timeline, draw_memory(graph, cluster, plan, timeline, facts)
+
+
+def test_devices_whose_buffers_come_and_go_alike_are_drawn_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[int] = []
+    draw = page_memory._draw_curve
+
+    def counted(timeline: Timeline, device: int, *rest: Any) -> MemoryCurve:
+        calls.append(device)
+        return draw(timeline, device, *rest)
+
+    monkeypatch.setattr(page_memory, "_draw_curve", counted)
+    _, view = drawn(replicas(12))
+    assert len(view.curve_of) == 12
+    assert len(view.curves) == 1
+    # What is freed at one moment may be freed in another order; that is known once it is drawn.
+    assert len(set(calls)) == len(calls) < 12
 
 
 CASES = [(pipeline(), None), (replicas(), None), (layered(), "layer"), (layered(), "op")]

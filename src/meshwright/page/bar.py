@@ -99,17 +99,28 @@ class _Labels:
         self.program = program
         self.texts = list(program.graph.op_names)
         self._place: dict[str, int] = {}
+        rows = program.instructions
+        others = np.flatnonzero(rows["op"] < 0)
+        fields = rows[["kind", "tensor", "peer"]][others]
+        _, which = np.unique(fields, return_inverse=True)
+        self._alike = np.full(len(rows), -1, dtype=np.int64)
+        """By instruction that is no op those that have its text."""
+        self._alike[others] = which
+        self._label_of = np.full(int(which.max(initial=-1)) + 1, -1, dtype=np.int64)
+        """The number of the text of these; -1: none of them has been drawn."""
 
     def of(self, spans: Spans, causes: Longs) -> Longs:
         """The label of each span; by `causes` where several instructions are one."""
-        rows = self.program.instructions[spans.row]
-        found: Longs = rows["op"].astype(np.int64)
-        fields = rows[["kind", "tensor", "peer"]]
+        found: Longs = self.program.instructions["op"][spans.row].astype(np.int64)
         others = np.flatnonzero((found < 0) & (spans.count == 1))
-        if len(others):
-            _, first, which = np.unique(fields[others], return_index=True, return_inverse=True)
-            texts = [self.program.name_of(int(spans.row[others[each]])) for each in first]
-            found[others] = np.array([self.place(text) for text in texts])[which]
+        alike = self._alike[spans.row[others]]
+        fresh = np.flatnonzero(self._label_of[alike] < 0)
+        if len(fresh):
+            kinds, first = np.unique(alike[fresh], return_index=True)
+            for kind, each in zip(kinds.tolist(), fresh[first].tolist(), strict=True):
+                text = self.program.name_of(int(spans.row[others[each]]))
+                self._label_of[kind] = self.place(text)
+        found[others] = self._label_of[alike]
         for each in np.flatnonzero(spans.count > 1).tolist():
             name = str(CAUSES[causes[spans.row[each]]])
             found[each] = self.place(f"{spans.count[each]:,} x {name}")

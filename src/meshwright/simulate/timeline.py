@@ -138,12 +138,20 @@ class Timeline:
     def memory_parts(self, device: int, sort: Ints) -> tuple[Floats, Floats]:
         """A device's memory over time by sort: a row for each moment of `memory`, a column for each
         sort and a last one for what ops work in. What is held for the whole step is left out."""
-        device = int(self.program.leader[device])
-        when, size, which = self._memory_events[device]
-        number = np.append(sort, sort.max(initial=-1) + 1)
-        change = np.zeros((len(when) + 1, int(number[-1]) + 1))
-        change[np.arange(1, len(when) + 1), number[np.minimum(which, len(sort))]] = size
+        last = int(sort.max(initial=-1)) + 1
+        when, size, sorts = self.memory_changes(device, sort, last)
+        change = np.zeros((len(when) + 1, last + 1))
+        change[np.arange(1, len(when) + 1), sorts] = size
         return np.concatenate(([0.0], when)), np.cumsum(change, axis=0)
+
+    def memory_changes(self, device: int, sort: Ints, last: int) -> tuple[Floats, Floats, Ints]:
+        """When a device's memory changes, by how much, and the sort of what does: `last` is that of
+        what ops work in."""
+        when, size, which = self._memory_events[int(self.program.leader[device])]
+        sorts = np.full(len(which), last, dtype=np.int32)
+        is_buffer = which < len(sort)
+        sorts[is_buffer] = sort[which[is_buffer]]
+        return when, size, sorts
 
     @cached_property
     def _memory_events(self) -> list[tuple[Floats, Floats, Ints]]:
