@@ -222,20 +222,26 @@ def _single_bytes(graph: Graph, device_type: DeviceType) -> float:
     return float(max(simulate(graph, cluster, plan).peak_bytes))
 
 
-def run_pair(pair: Pair, folder: Path, budget: float) -> Record:
+def capture_step(model: str, folder: Path) -> str:
+    """The path of the step of a factory of `auto_models`."""
+    path = str(folder / "step.json.gz")
+    done = run_command(["capture", f"auto_models:{model}", "-o", path], folder)
+    assert done.is_done, done.said
+    return path
+
+
+def run_pair(pair: Pair, folder: Path, budget: float, method: str = "auto") -> Record:
     """Plan and run a pair; what came of it."""
     graph, cluster = pair.model, str(pair.cluster)
     if pair.is_trained:
-        graph = str(folder / "step.json.gz")
-        done = run_command(["capture", f"auto_models:{pair.model}", "-o", graph], folder)
-        assert done.is_done, done.said
+        graph = capture_step(pair.model, folder)
     if isinstance(pair.cluster, Hosts):
         cluster = str(folder / "cluster.yaml")
         make_cluster(pair.cluster, load_graph(graph)).save(cluster)
     record: Record = {"model": pair.model, "cluster": str(pair.cluster)}
     out = folder / "plan"
     words = ["plan", graph, "--cluster", cluster, "--budget", f"{budget:g}", "-o", str(out)]
-    planned = run_command([*words, "--json"], folder)
+    planned = run_command([*words, "--method", method, "--json"], folder)
     record["plan_code"] = planned.codes[0]
     if not planned.is_done:
         return {**record, "said": planned.said[-1:]}

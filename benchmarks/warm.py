@@ -45,7 +45,7 @@ def _processes(preload: tuple[str, ...]) -> ForkServerContext:
     context.set_forkserver_preload(list(preload))
     # Python 3.11 does not hand sys.path on to the process that imports.
     path = os.pathsep.join(dict.fromkeys([str(HERE), *filter(None, sys.path)]))
-    with patch.dict(os.environ, {"PYTHONPATH": path}):
+    with patch.dict(os.environ, {"PYTHONPATH": path, "MESHWRIGHT_ANSWERS": "no"}):
         forkserver.ensure_running()
     return context
 
@@ -107,7 +107,7 @@ def _free_port() -> int:
 
 
 def _run(words: list[str], variables: Mapping[str, str], out: Path, said: Path) -> None:
-    os.environ |= {"OMP_NUM_THREADS": "1", **variables}
+    os.environ |= {"OMP_NUM_THREADS": "1", "MESHWRIGHT_ANSWERS": "no", **variables}
     for number, path in ((1, out), (2, said)):
         path.unlink(missing_ok=True)
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600), number)

@@ -57,6 +57,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("cache")
         patch.setenv("MESHWRIGHT_CACHE", str(folder))
+        patch.setenv("MESHWRIGHT_ANSWERS", "no")  # a test searches, whatever others have found
         yield folder
 
 

@@ -80,7 +80,9 @@ def run_page(folder: Path, page: str) -> None:
     """Runs the blocks of a page in order, all in one folder."""
     for block in read_blocks(page):
         if block.title:
-            (folder / block.title).write_text(block.text, encoding="utf-8")
+            file = folder / block.title
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text, encoding="utf-8")
         elif block.language == "sh":
             for command in read_commands(block):
                 run_command(folder, command)

@@ -1,6 +1,7 @@
 """The public functions. Turn what a user may give (a name, a path, an object) into the types of the
 program and hand these on; decide nothing else."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -8,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from meshwright.argument import checked, need_one_of, need_type
+from meshwright.argument import checked, need_flag, need_one_of, need_type
 from meshwright.audit.record import audit_schema
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
@@ -21,14 +22,24 @@ from meshwright.graph.graph import Graph
 from meshwright.message import remark, warn
 from meshwright.plan.answer import Answer, answer_schema
 from meshwright.plan.plan import Plan
+from meshwright.plan.request import Request
 from meshwright.profile.profile import Measured, read_profile
-from meshwright.question import audit, explain, export, replan, report, sweep, whatif
+from meshwright.question import (
+    audit,
+    draw_answer,
+    explain,
+    export,
+    replan,
+    report,
+    sweep,
+    whatif,
+)
+from meshwright.recall import open_answers, recall_or_search
 from meshwright.replan.record import transition_schema
 from meshwright.report.expected import with_facts
 from meshwright.search.check import AnyScope
 from meshwright.search.method.deploy.tree.net import read_prior
 from meshwright.search.pool.engine import Engine, open_engine
-from meshwright.search.portfolio import find_plan
 from meshwright.simulate.record import simulation_schema
 from meshwright.simulate.simulate import simulate as run_plan
 from meshwright.simulate.timeline import Timeline
@@ -181,6 +192,7 @@ def plan(
     prior: str | Path | None = None,
     runtime: str = MESHWRIGHT.name,
     progress: Callable[[str], None] | None = None,
+    fresh: bool = False,
 ) -> Answer:
     """Search for the fastest way to run a training step on a cluster.
 
@@ -194,26 +206,22 @@ def plan(
     `prior` is the file of a network that guides `deploy` (also of `auto`) in place of the one that
     comes with the package, as `python -m meshwright.learn` trains it; `runtime` is who
     will run the plan: meshwright, megatron, deepspeed, fsdp2 or torchtitan; `progress` receives
-    a line of text now and then. That no plan fits is an answer too: `plan` is None.
+    a line of text now and then. What was answered before, for the same content, is answered from
+    the user's cache, and `notes` say so; a longer budget goes on from there; `fresh` searches anew.
+    That no plan fits is an answer too: `plan` is None.
     """
+    need_flag(fresh, "fresh")
     need_type(engine, (Engine, type(None)), "engine", "an engine (see open_engine) or None")
     step, devices = load_graph(graph, say=progress), load_cluster(cluster)
-    answer = find_plan(
-        step,
-        devices,
-        method=method,
-        seed=seed,
-        budget_seconds=budget_seconds,
-        sharing=sharing,
-        microbatches=microbatches,
-        scope=scope,
-        engine=engine,
-        allocate=allocate,
-        gap=gap,
-        prior=None if prior is None else read_prior(prior),
+    request = Request(
+        graph=step, cluster=devices, method=method, seed=seed, budget_seconds=budget_seconds,
+        sharing=sharing, microbatches=tuple(microbatches), scope=scope, allocate=allocate, gap=gap,
         runtime=runtime,
-        progress=progress,
-    )
+    )  # fmt: skip
+    network = None if prior is None else read_prior(prior)
+    known = open_answers(os.environ) if network is None and not fresh else None
+    answer = recall_or_search(request, known, say=progress, engine=engine, prior=network)
+    answer = replace(answer, draw=draw_answer)
     if answer.plan is None:
         return answer
     return with_facts(step, devices, answer, run_plan(step, devices, answer.plan, sharing=sharing))

@@ -50,6 +50,7 @@ class _Told(_Asked, kw_only=True):
     stop: str
     step_seconds: float | None = None
     search_seconds: float | None = None
+    peak_bytes: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
     statistics: dict[str, float | None] = {}
     history: tuple[MomentRecord, ...] = ()
@@ -98,7 +99,32 @@ def read_planned(path: Path) -> Planned:
 def read_answer(path: Path) -> Answer:
     """What a search said, as its folder keeps it: all but the runner-ups, and what is read off a
     simulation of the plan (see `meshwright.report.expected.with_facts`)."""
-    planned, file = read_planned(path), beside_plan(path, ANSWER_FILE)
+    return _make_answer(path, read_planned(path))
+
+
+def read_answer_of(path: Path, request: Request) -> Answer:
+    """The same of a folder without graph and cluster, which are those of a request; the answer's
+    own request is what was asked for it."""
+    file = path / ANSWER_FILE
+    asked = decode_json(read_bytes(file), _Asked, str(file))
+    if asked.request is None:
+        raise InputError(f"{file}: must say what was asked of the search (request)")
+    with errors_in(file):
+        own = _make_request(asked.request, request.graph, request.cluster)
+    return _make_answer(
+        path,
+        Planned(
+            request=own,
+            plan=None if asked.plan is None else read_plan(path, request.graph),
+            method=asked.method,
+            bound_seconds=asked.bound_seconds or 0.0,
+            binding=asked.binding,
+        ),
+    )
+
+
+def _make_answer(path: Path, planned: Planned) -> Answer:
+    file = beside_plan(path, ANSWER_FILE)
     told = decode_json(read_bytes(file), _Told, str(file))
     if told.stop not in tuple(Stop):
         raise InputError(f"{file}: stop must be one of {', '.join(Stop)}, got {quoted(told.stop)}")
@@ -117,6 +143,7 @@ def read_answer(path: Path) -> Answer:
             stop=Stop(told.stop),
             binding=planned.binding,
             search_seconds=told.search_seconds or 0.0,
+            peak_bytes=told.peak_bytes,
             statistics={
                 name: math.inf if each is None else each for name, each in told.statistics.items()
             },

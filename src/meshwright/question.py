@@ -23,7 +23,8 @@ from meshwright.graph.graph import Graph
 from meshwright.page.entry import make_entry
 from meshwright.page.figure import write_figures
 from meshwright.page.load import next_lines
-from meshwright.page.write import write_page
+from meshwright.page.sheet import PageSheet
+from meshwright.page.write import draw_page, write_page
 from meshwright.plan.answer import Answer
 from meshwright.plan.request import Request
 from meshwright.planned import Planned, read_planned
@@ -184,6 +185,15 @@ def report(
     write_page(entries, file, progress or (lambda _: None))
     if figures is not None:
         write_figures(entries, Path(figures))
+
+
+def draw_answer(answer: Answer) -> PageSheet:
+    """The report of an answer that knows what was asked."""
+    request = answer.request
+    assert request is not None, "a search says what was asked of it"
+    commands = next_lines(request.graph, request.cluster, answer.plan, None)
+    entry = make_entry(request.graph, request.cluster, answer, commands=commands)
+    return PageSheet(html=draw_page([entry]))
 
 
 @checked

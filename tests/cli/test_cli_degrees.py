@@ -13,6 +13,7 @@ from meshwright.cli import plan as plan_command
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.part import Recompute
 from meshwright.plan.plan import Plan
+from meshwright.plan.request import Request
 from meshwright.search.method.hybrid.scope import Scope
 
 MODEL = "gpt:hidden=128,heads=4,layers=4,sequence=64,vocabulary=512,batch=8"
@@ -80,22 +81,22 @@ def test_plan_and_simulate_agree_on_the_same_words(tmp_path: Path) -> None:
 
 
 def test_words_of_plan_are_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
+    given: list[Request] = []
 
-    def search(_graph: object, _cluster: object, **options: Any) -> Answer:
-        given.update(options)
+    def search(request: Request, *_arguments: object, **_options: object) -> Answer:
+        given.append(request)
         return Answer(
             method="hybrid", plan=None, step_seconds=inf, bound_seconds=0.0, stop=Stop.INFEASIBLE
         )
 
-    monkeypatch.setattr(plan_command, "find_plan", search)
+    monkeypatch.setattr(plan_command, "recall_or_search", search)
     words = ("--pipeline", "2,4", "--data", 2, "--chunks", "1,2", "--pods", 1, "--zero", "0,1")
     plan(*words, "--no-sequence-parallel", "--microbatches", "2,4", 8, "--recompute", "none,full")
-    assert given["scope"] == Scope(
+    assert given[0].scope == Scope(
         pipeline=(2, 4), data=(2,), chunks=(1, 2), pods=(1,), zero=(0, 1),
         sequence_parallel=False, recompute=(Recompute.NONE, Recompute.FULL),
     )  # fmt: skip
-    assert list(given["microbatches"]) == [2, 4, 8]
+    assert given[0].microbatches == (2, 4, 8)
 
 
 @pytest.mark.parametrize(

@@ -80,13 +80,32 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, cluster: str = "h100-x8") -> Answe
         notes=("only hybrid was tried: because",),
     )
 
-    monkeypatch.setattr(plan_command, "find_plan", lambda *_, **__: answer)
+    monkeypatch.setattr(plan_command, "recall_or_search", lambda *_, **__: answer)
     return answer
+
+
+def test_a_screen_has_degrees_use_and_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch)
+    result = run("plan", MODEL, "--cluster", "h100-x8")
+    assert result.code == 0
+    for text in (
+        "tokens/s",
+        "of the peak (MFU)",
+        " tensor 2, pipeline 2, data 2, 1f1b x 4, zero 0-1, recompute full/none",
+        "binding ",
+        "on the fullest device; nvidia-smi shows ",
+        "only hybrid was tried: because",
+        "stage 1  ",
+        "2 - head; dp2 tp2",
+    ):
+        assert text in result.out, text
+    assert max(map(len, result.out.splitlines())) <= 100
+    assert len(result.out.splitlines()) <= 23
 
 
 def test_text_has_degrees_stages_memory_and_runner_ups(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
-    result = run("plan", MODEL, "--cluster", "h100-x8")
+    result = run("plan", MODEL, "--cluster", "h100-x8", "--verbose")
     assert result.code == 0
     for text in (
         "tokens/s",

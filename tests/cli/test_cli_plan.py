@@ -43,7 +43,7 @@ def plan_mlp(*options: object) -> Any:
 def test_text_shows_answer_devices_path_and_chart() -> None:
     result = plan_mlp()
     assert result.code == 0
-    for text in ("samples/s", "gap", "peak memory", "critical path", "█ forward", "50 % of batch"):
+    for text in ("samples/s", "gap", "peak GiB", "path ", "█ forward", "50 % of batch"):
         assert text in result.out
     assert max(map(len, result.out.splitlines())) <= 100
 
@@ -188,7 +188,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, answer: Answer, press: bool = Fals
                 return answer
         return answer
 
-    monkeypatch.setattr(plan_command, "find_plan", plan)
+    monkeypatch.setattr(plan_command, "recall_or_search", plan)
 
 
 def no_answer() -> Answer:
@@ -252,7 +252,7 @@ def test_interrupt_without_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     def plan(*_arguments: object, **_options: object) -> Answer:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(plan_command, "find_plan", plan)
+    monkeypatch.setattr(plan_command, "recall_or_search", plan)
     assert (plan_mlp().code, plan_mlp().err) == (130, "meshwright: interrupted\n")
 
 
@@ -260,7 +260,7 @@ def test_own_faults_are_one_line_unless_asked(monkeypatch: pytest.MonkeyPatch) -
     def plan(*_arguments: object, **_options: object) -> Answer:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(plan_command, "find_plan", plan)
+    monkeypatch.setattr(plan_command, "recall_or_search", plan)
     result = plan_mlp()
     assert result.code == 1
     assert result.err.count("\n") == 1
@@ -282,10 +282,12 @@ def test_ctrl_c_in_a_real_search_leaves_its_best_so_far(
             signal.raise_signal(signal.SIGINT)
 
     @contextmanager
-    def shown_progress(_title: str, _arguments: object) -> Iterator[Callable[[str], None]]:
-        yield press_at_the_third
+    def shown_search(
+        _title: str, _arguments: object
+    ) -> Iterator[tuple[Callable[[str], None], None]]:
+        yield press_at_the_third, None
 
-    monkeypatch.setattr(plan_command, "shown_progress", shown_progress)
+    monkeypatch.setattr(plan_command, "shown_search", shown_search)
     options = ("--cluster", "v100-32-x2", "--budget", 60, "--json", "-o", tmp_path / "out")
     result = run("plan", "mlp", *options)
     assert result.code == 130

@@ -85,7 +85,7 @@ def test_command_file_and_python_have_one_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = plan("hybrid")
-    monkeypatch.setattr(plan_command, "find_plan", lambda *_, **__: answer)
+    monkeypatch.setattr(plan_command, "recall_or_search", lambda *_, **__: answer)
     words = ("plan", MODEL, "--cluster", "h100-x2", "--method", "hybrid", "-o", tmp_path, "--json")
     printed = run(*words).json
     written = json.loads((tmp_path / "answer.json").read_text())

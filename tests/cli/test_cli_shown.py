@@ -33,8 +33,8 @@ def test_help_has_a_line_for_every_method() -> None:
 
 def test_equal_devices_are_one_row_with_a_count() -> None:
     lines = plan(HOST)
-    assert sum(line.startswith("host0") for line in lines) == 2  # of the table and of the chart
-    assert sum("host0 (8)" in line for line in lines) == 2
+    assert sum(line.startswith("host0") for line in lines) == 1
+    assert sum("host0 (8)" in line for line in lines) == 1
 
 
 def test_verbose_shows_every_device_and_every_method(tmp_path: Path) -> None:
@@ -120,7 +120,10 @@ def test_a_plan_of_inference_says_that_it_is_emulated_only_and_run_refuses_it(
 
 
 def test_the_next_commands_of_several_hosts_are_those_of_run(tmp_path: Path) -> None:
-    lines = plan(HOSTS, "-o", tmp_path)
+    brief = plan(HOSTS, "-o", tmp_path)[-1]
+    assert brief.startswith(f"next: meshwright run {shlex.quote(str(tmp_path))} --emulate --comm")
+    assert brief.endswith("# prints what each of 4 hosts starts")
+    lines = plan(HOSTS, "-o", tmp_path, "--verbose")
     cluster = find_cluster(HOSTS)
     words = ["-m", "meshwright", "run", str(tmp_path), "--emulate"]
     expected = launch_commands(cluster, range(cluster.num_devices), words)
@@ -129,7 +132,7 @@ def test_the_next_commands_of_several_hosts_are_those_of_run(tmp_path: Path) -> 
 
 
 def test_of_many_hosts_a_few_commands_are_shown(tmp_path: Path) -> None:
-    lines = plan("tag-testbed", "-o", tmp_path)
+    lines = plan("tag-testbed", "-o", tmp_path, "--verbose")
     assert sum("torchrun" in line for line in lines) == 4
     assert lines[-1].startswith("# and 3 hosts more, or Slurm: meshwright run ")
 

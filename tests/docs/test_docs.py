@@ -24,9 +24,9 @@ MADE = ("reference/commands.md", "reference/python.md", "design/index.md")
 """Pages that scripts/site_pages.py makes."""
 FOREIGN = {
     "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port",
-    "--rdzv-backend", "--max-restarts",
+    "--rdzv-backend", "--max-restarts", "--models", "--clusters",
 }  # fmt: skip
-"""Options of torchrun, which pages name, too."""
+"""Options of torchrun and of `python -m meshwright.learn`, which pages name, too."""
 
 
 def site_pages() -> ModuleType:

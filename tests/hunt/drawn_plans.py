@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshwright.graph.graph import Graph, Phase
-from meshwright.plan.part import Discipline, Part, Schedule, ScheduleKind, Sync
+from meshwright.plan.part import Discipline, Part, Recompute, Schedule, ScheduleKind, Sync
 from meshwright.plan.plan import Plan
 from meshwright.plan.stage import DraftStage
 from meshwright.search.instance import Instance, order_plan, placement_plan
@@ -49,13 +49,17 @@ def draw_pipeline(rng: Rng, instance: Instance) -> Plan:
 
 def _part(rng: Rng, instance: Instance, ops: Sequence[int] | np.ndarray) -> Part:
     count = int(rng.integers(1, instance.num_devices + 1))
+    sync = Sync(str(rng.choice(list(Sync))))
+    saves = rng.random() < 0.3  # memory; of what duplicates nothing is divided
     names = [each.name for each in instance.cluster.devices]
     weights = rng.choice([1.0, 1.0, 2.0, 5.0], size=count)
     return Part(
         ops=tuple(instance.graph.op_names[op] for op in ops),
         devices=tuple(str(each) for each in rng.choice(names, size=count, replace=False)),
         shares=tuple((weights / weights.sum()).tolist()) if rng.random() < 0.5 else (),
-        sync=Sync(str(rng.choice(list(Sync)))),
+        sync=sync,
+        zero=int(rng.integers(4)) if saves and sync is not Sync.DUPLICATE else 0,
+        recompute=Recompute(str(rng.choice(list(Recompute)))) if saves else Recompute.NONE,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def make(seed: int, num_hosts: int, num_racks: int) -> TwoTiers:
     return TwoTiers(out=rates, into=rates, rack_of=rack_of, up=up, down=up)
 
 
-def true_pairs(network: TwoTiers) -> np.ndarray:
+def true_pairs(network: TwoTiers) -> Any:
     count = len(network.out)
     sources, targets = np.divmod(np.arange(count * count), count)
     found: np.ndarray = network.alone(sources, targets).reshape(count, count)

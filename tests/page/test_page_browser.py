@@ -16,6 +16,7 @@ from pages import HOSTILE, answered, entry_of, explained, hostile, pipeline, rep
 from measured_run import run_of
 from meshwright.compared import Case
 from meshwright.page.entry import PageEntry, measured_entry
+from meshwright.page.sheet import PageSheet
 from meshwright.page.write import write_page
 from meshwright.simulate.measured import measured_timeline
 from meshwright.simulate.simulate import simulate
@@ -96,6 +97,24 @@ def opened(browser: "Browser", written: dict[str, Path]) -> Iterator[Open]:
     assert said == []
     assert [url for url in asked if not url.startswith("file:")] == []
     assert len(asked) == len(contexts)
+
+
+def test_a_notebook_s_frame_shows_the_report(
+    browser: "Browser", written: dict[str, Path], tmp_path: Path
+) -> None:
+    sheet = PageSheet(html=written["hostile"].read_text(encoding="utf-8"))
+    book = tmp_path / "book.html"
+    book.write_text(f"<!doctype html><meta charset=utf-8><body>{sheet._repr_html_()}</body>")
+    context = browser.new_context(offline=True)
+    page, said = context.new_page(), list[str]()
+    page.on("console", lambda message: said.append(message.text))
+    page.goto(book.as_uri())
+    frame = page.frame_locator("iframe")
+    frame.locator("body[data-ready=true]").wait_for()
+    assert frame.locator("canvas").count() > 0
+    assert frame.locator("body").evaluate("() => self.origin") == "null", "one of its own"
+    assert said == []
+    context.close()
 
 
 def view(page: "Page", expression: str) -> Any:

@@ -11,7 +11,7 @@ from meshwright.cluster.build import fully_connected, hierarchical
 from meshwright.graph.architecture.gpt import gpt
 from meshwright.plan.part import ScheduleKind
 from meshwright.search.method.hybrid.frame import FrameSearch
-from meshwright.search.method.hybrid.interleave import interleave
+from meshwright.search.method.hybrid.interleave import ChunkSearch
 from meshwright.search.method.hybrid.scope import Scope, list_frames, list_sizes
 from meshwright.search.method.hybrid.space import make_space
 from meshwright.search.method.hybrid.table import option_fits
@@ -86,6 +86,18 @@ def draw_stage(draw: Any, space: Any) -> Any:
     return frame, size, option, search
 
 
+def interleave(space: Any, draft: Any, options: Any) -> Any:
+    """Drafts with several chunks on the devices of a draft whose stages are alike."""
+    if len(draft.stages) < 2 or len({stage.option.team for stage in draft.stages}) > 1:
+        return
+    team, size = draft.stages[0].option.team, draft.stages[0].size
+    own = [each for each in options if each.team == team]
+    search = FrameSearch(space.layouts, space.shapes, draft.frame, [size], own, is_near=False)
+    chunks = ChunkSearch(search=search, num_runs=len(draft.stages))
+    for count in space.scope.interleaved_chunks(space.stack.num_layers // len(draft.stages)):
+        yield from chunks.drafts(count)
+
+
 def draw_draft(draw: Any, space: Any) -> Any:
     """A draft that fits by the table, of any schedule."""
     *_, search = draw_stage(draw, space)
@@ -96,11 +108,7 @@ def draw_draft(draw: Any, space: Any) -> Any:
     plain = ScheduleKind.ONE_F_ONE_B if is_interleaved else kind
     found = list(search.drafts([plain], lambda: math.inf))
     if is_interleaved:
-        found = [
-            each
-            for draft in found
-            for each in interleave(space.layouts, space.shapes, space.options, draft)
-        ]
+        found = [each for draft in found for each in interleave(space, draft, space.options)]
     found = [each for each in found if space.allows(each)]
     assume(found)
     return draw(st.sampled_from(found))

@@ -11,17 +11,11 @@ from meshwright.cost.memory import usable_bytes
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Stop
-from meshwright.search.claim import Claim
-from meshwright.search.clock import Clock
-from meshwright.search.incumbent import Incumbent
 from meshwright.search.instance import make_instance
-from meshwright.search.method.bandwidth.joint.joint import search_uniform
-from meshwright.search.method.bandwidth.joint.judge import Bench, Judge
-from meshwright.search.method.bandwidth.joint.search import Narrow, improve_shared
+from meshwright.search.method.bandwidth.joint.judge import Bench
+from meshwright.search.method.bandwidth.joint.search import improve_shared
 from meshwright.search.method.bandwidth.joint.space import FAINT, RateSpace, find_space
-from meshwright.search.method.table import METHODS
 from meshwright.search.portfolio import search_by
-from meshwright.search.problem import Problem
 
 joint = partial(search_by, "placement", allocate=True)
 placement = partial(search_by, "placement")
@@ -67,10 +61,8 @@ def pair_of_chains(length: int = 3) -> Graph:
     return builder.finish()
 
 
-def bench_of(graph: Graph, cluster: Cluster, *, allocates: bool = True) -> Bench:
-    instance = make_instance(graph, cluster)
-    limits = usable_bytes(graph, cluster)
-    return Bench(instance, space_of(cluster), limits, allocates=allocates)
+def bench_of(graph: Graph, cluster: Cluster) -> Bench:
+    return Bench(make_instance(graph, cluster), space_of(cluster), usable_bytes(graph, cluster))
 
 
 def test_pairs_may_get_all_rails_and_devices_what_their_own_links_carry() -> None:
@@ -81,7 +73,6 @@ def test_pairs_may_get_all_rails_and_devices_what_their_own_links_carry() -> Non
     assert table[0, 2] == 3 * RATE  # the link between a device and its host
     assert table[0, 1] == space.uniform[0, 1]  # on one host
     assert not table.flags.writeable
-    assert space.uniform_rates[0, 1] == RATE
 
 
 def test_pairs_without_a_rate_have_little_in_a_search() -> None:
@@ -114,20 +105,6 @@ def test_transfers_that_wait_take_longer_in_a_search() -> None:
     assert waiting.seconds - alone.seconds == pytest.approx(0.75, rel=1e-3)
 
 
-def test_uniform_bandwidth_is_never_shared_out() -> None:
-    graph, cluster = pair_of_chains(), rails(2)
-    bench = bench_of(graph, cluster, allocates=False)
-    ones = np.ones_like(bench.space.most)
-    devices = np.array([0, 0, 0, 0, 1, 1, 1, 0], np.int32)
-    shared = bench.reallocate(bench.time(devices, bench.space.most, ones), bench.space.most, ones)
-    assert shared.rates[0, 1] == RATE
-    judge = Judge(instance=bench.instance, space=bench.space, sharing="none", allocates=False)
-    found = judge.simulate(shared, bench.start_order(shared))
-    assert found.plan.allocations == ()
-    assert judge.polish(found) is found
-    assert found.verdict.step_seconds == pytest.approx(0.1 + 1 + 3 + 0.5 + 0.1, rel=1e-3)
-
-
 def test_moves_find_the_other_host_for_one_chain() -> None:
     graph, cluster = pair_of_chains(length=1), rails(2)
     bench = bench_of(graph, cluster)
@@ -141,29 +118,6 @@ def test_moves_find_the_other_host_for_one_chain() -> None:
     assert moved.num_tried > 0
     # The last op goes with it: what the other chain sends is there before.
     assert moved.shared.placed.seconds == pytest.approx(0.1 + 0.5 + 1 + 0.1, rel=1e-3)
-
-
-def test_narrow_search_keeps_to_its_hosts() -> None:
-    graph, cluster = pair_of_chains(), rails(4)
-    instance, space = make_instance(graph, cluster), space_of(cluster)
-    narrow = Narrow(instance, space, np.array([1, 3]), usable_bytes(graph, cluster))
-    placed = narrow.search(0, lambda: False)
-    assert set(placed.device_of_unit.tolist()) <= {1, 3}
-    improved = narrow.search(1, lambda: False, placed.device_of_unit)
-    assert set(improved.device_of_unit.tolist()) <= {1, 3}
-    assert improved.seconds <= placed.seconds
-
-
-@pytest.mark.parametrize("sharing", ["fair", "none"])
-def test_search_under_uniform_bandwidth_is_never_slower_than_placement(sharing: str) -> None:
-    graph, cluster = pair_of_chains(), rails(3)
-    problem = Problem(graph=graph, cluster=cluster, sharing=sharing, clock=Clock(0.05))
-    plain = Incumbent(problem.clock).begin("placement", Claim.PLACEMENT)
-    METHODS["placement"](problem, plain)
-    found = search_uniform(problem.within(Clock(5.0)), plain, space_of(cluster))
-    assert found.step_seconds <= plain.step_seconds
-    assert found.plan is not None
-    assert found.plan.allocations == ()
 
 
 def test_memory_that_lacks_is_an_answer() -> None:

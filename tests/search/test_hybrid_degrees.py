@@ -14,7 +14,7 @@ from meshwright.graph.architecture.mixtral import mixtral
 from meshwright.plan.plan import Plan
 from meshwright.search.clock import Clock
 from meshwright.search.method.hybrid.draft import Pool
-from meshwright.search.method.hybrid.hybrid import find_drafts
+from meshwright.search.method.hybrid.propose import find_drafts
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.smallest import explain_lack
 from meshwright.search.method.hybrid.space import make_space
@@ -60,15 +60,16 @@ def test_the_degrees_of_a_draft_give_its_plan(data: Any) -> None:
 def test_simulate_by_degrees_gives_what_forty_drafts_do() -> None:
     graph, cluster = small_model(layers=6, hidden=256, batch=16), small_cluster(EIGHT)
     limits: list[dict[str, Any]] = [
-        {"tensor": (4,)}, {"tensor": (2,), "pipeline": (2,)}, {"pipeline": (4,), "chunks": (2,)},
-        {"data": (8,)}, {"zero": (3,), "recompute": ("full",)}, {"pipeline": (2,), "pods": (2,)},
+        {"tensor": (4,)}, {"context": (2,)}, {"tensor": (2,), "pipeline": (2,)},
+        {"pipeline": (4,), "chunks": (2,)}, {"data": (8,)}, {"zero": (3,), "recompute": ("full",)},
+        {"pipeline": (2,), "pods": (2,)},
     ]  # fmt: skip
     drafts = []
     for each in limits:
         pool = Pool(refuses_plain=True)
         space = make_space(graph, cluster, Scope(**each, mixed=False, microbatches=(2,)))
         find_drafts(space, pool, Clock())
-        drafts += [draft for draft in pool.drafts() if is_uniform(draft, 8)][:8]
+        drafts += [draft for draft in pool.drafts() if is_uniform(draft, 8)][:12]
     scene = TrialScene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing="fair")
     seen = set()
     for draft in drafts:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hybrid_strategies import draw_draft, draw_space, small_model
+from hybrid_strategies import draw_draft, draw_space, interleave, small_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,8 +19,8 @@ from meshwright.graph.architecture.gpt import gpt
 from meshwright.plan.check import resolve
 from meshwright.plan.part import Recompute, ScheduleKind
 from meshwright.plan.stage import Frame, Option
-from meshwright.search.method.hybrid.frame import FrameSearch, flights, step_seconds
-from meshwright.search.method.hybrid.interleave import interleave
+from meshwright.search.method.hybrid.frame import FrameSearch, flights
+from meshwright.search.method.hybrid.piece import step_seconds
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.space import make_space, space_bound
 from meshwright.search.method.hybrid.trial import TrialScene, try_draft
@@ -99,7 +99,7 @@ def draft_of(
     plain = ScheduleKind.ONE_F_ONE_B if is_interleaved else kind
     found = list(search.drafts([plain], lambda: math.inf))
     if is_interleaved and found:
-        found = list(interleave(space.layouts, space.shapes, [option], found[0]))
+        found = list(interleave(space, found[0], [option]))
     found = [each for each in found if space.allows(each)]
     return found[0] if found else None
 

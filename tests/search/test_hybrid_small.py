@@ -23,7 +23,6 @@ from meshwright.simulate.simulate import simulate
 
 hybrid = partial(search_by, "hybrid")
 
-CHUNKS = (2, 3, 4, 6, 8)
 MOST_PLANS = 700
 """That are simulated one by one, some milliseconds each."""
 
@@ -96,7 +95,7 @@ def interleaved_plans(
             if microbatches % max(1, microbatches // num_runs):
                 continue
             runs = list(runs_of_devices(names, pods, pod, (size,) * num_runs))
-            for chunks in CHUNKS:
+            for chunks in range(2, stack.num_layers // num_runs + 1):
                 for cut in combinations(range(1, stack.num_layers), chunks * num_runs - 1):
                     bounds = (0, *cut, stack.num_layers)
                     for how in every_how(graph, stack, scope, len(runs[0]), microbatches, pods):

@@ -34,7 +34,7 @@ def cost_at(space: Any, frame: Any, size: Any, option: Any, layers: Any) -> Any:
         team=option.team,
         zero=option.zero,
         recompute=option.recompute,
-        samples=samples_of(space.batch, frame, size, option),
+        samples=samples_of(space.batch, frame, size, option.team),
     )
     return stage_cost(space.stack, group_prices(space.cluster), stage)
 
@@ -112,8 +112,8 @@ def test_on_aligned_groups_fills_are_those_of_stages(zero: Any) -> None:
 
 def one_row(**numbers: Any) -> Any:
     names = (
-        "load", "fill", "host", "weight", "tail", "fixed_bytes", "passing_bytes", "saved_bytes",
-        "deferred_bytes", "output_bytes",
+        "load", "fill", "front", "host", "weight", "tail", "fixed_bytes", "passing_bytes",
+        "saved_bytes", "deferred_bytes", "output_bytes",
     )  # fmt: skip
     arrays = {name: np.array([[numbers.get(name, 0.0)]]) for name in names}
     option = Option(team=Team(), zero=0, recompute=Recompute.NONE)

@@ -1,6 +1,7 @@
 """Methods in processes beside the search: they find what they would find here, or cost nothing."""
 
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.plan.answer import Stop
+from meshwright.plan.moment import Moment
 from meshwright.search import beside, portfolio, run
 from meshwright.search.beside import Beside
 from meshwright.search.clock import Clock
@@ -27,15 +29,17 @@ def make_problem(seconds: float = LONG) -> Problem:
 
 
 def test_a_method_finds_the_same_in_a_process_of_its_own() -> None:
-    problem = make_problem()
+    problem, heard = make_problem(), list[Moment]()
     here = search_by("consecutive", problem.graph, problem.cluster, budget_seconds=LONG)
-    with Beside("consecutive", problem) as process:
+    with Beside("consecutive", problem, heard.append) as process:
         found = process.wait()
     assert found is not None
     assert process.has_begun
     assert (found.plan, found.step_seconds) == (here.plan, here.step_seconds)
     assert (found.bound_seconds, found.stop) == (here.bound_seconds, here.stop)
     assert found.statistics == here.statistics
+    assert heard == found.incumbent.history, "it is told before the process ends"
+    assert heard[-1].step_seconds == here.step_seconds
 
 
 def test_ctrl_c_ends_it_with_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,14 +79,14 @@ def test_auto_takes_what_processes_find(monkeypatch: pytest.MonkeyPatch) -> None
 
     processes: list[Beside] = []
 
-    def started(name: str, problem: Problem) -> Beside:
-        processes.append(Beside(name, problem))
+    def started(name: str, problem: Problem, hear: Callable[[Moment], None]) -> Beside:
+        processes.append(Beside(name, problem, hear))
         return processes[0]
 
     monkeypatch.setattr(portfolio, "Beside", started)
     monkeypatch.setattr(run, "METHODS", {**METHODS, "pipeline": slow})
     problem = make_problem()
-    answer = find_plan(problem.graph, problem.cluster, budget_seconds=8, progress=lines.append)
+    answer = find_plan(problem.graph, problem.cluster, budget_seconds=60, progress=lines.append)
     assert [each.name for each in processes] == ["deploy"]
     assert any(line.startswith("deploy: ") for line in lines)
     assert answer.statistics["deploy_seconds"] <= answer.statistics["data_seconds"]

@@ -254,15 +254,15 @@ def test_a_step_that_fits_nowhere_names_the_bytes_and_the_devices() -> None:
 
 
 def test_a_gap_ends_the_search_within_it() -> None:
-    # A binary tree of uneven ops: the first round is proven to be within nine times the bound, and
-    # the proof of the optimum takes further rounds and an exact search.
+    # A binary tree of uneven ops: what needs no search is proven to be within nine times the bound,
+    # and the proof of the optimum takes rounds and an exact search.
     seconds = [1.0 + 7 * number % 5 for number in range(16)]
     edges = [(i, j, 3.0) for i in range(16) for j in (2 * i + 1, 2 * i + 2) if j < 16]
     graph, cluster = dag(seconds, edges), connected(3)
     exact = placement(graph, cluster, sharing="none")
     near = placement(graph, cluster, sharing="none", gap=9.0)
     assert (exact.stop, near.stop) == (Stop.PROVED, Stop.ENDED)
-    assert near.statistics == {"rounds": 1.0}
+    assert near.statistics == {"rounds": 0.0}
     assert exact.statistics["neighbourhoods"] > 0
     assert near.bound_seconds < exact.bound_seconds <= exact.step_seconds <= near.step_seconds
 
@@ -283,7 +283,7 @@ def test_a_budget_is_kept_to(sharing: str, looks: int) -> None:
         answer = placement(
             graph, cluster, budget_seconds=looks * clock.tick_seconds, sharing=sharing
         )
-        assert clock.looks <= looks + 20  # what is begun ends, and has a look when it does
+        assert clock.looks <= looks + 24  # what is begun ends, and has a look when it does
     assert answer.stop is Stop.LIMIT
     check_answer(answer, graph, cluster, sharing)
 

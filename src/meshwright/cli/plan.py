@@ -1,6 +1,7 @@
 """`meshwright plan`: search, show, write."""
 
 import os
+import shlex
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from meshwright.cli.parser.degrees import LIMITS
 from meshwright.cli.parser.plan import PIPELINE_OPTIONS, QUICKP_OPTIONS
 from meshwright.cli.plan_folder import write_answer
 from meshwright.cli.plan_view import write_page_beside, write_trace_beside
-from meshwright.cli.progress import shown_progress
+from meshwright.cli.searching import shown_search
 from meshwright.cli.simulate import load_step
 from meshwright.cli.summary.answer import show_answer
 from meshwright.cli.summary.device import Detail
@@ -31,7 +32,9 @@ from meshwright.graph.graph import Graph
 from meshwright.message import remark, say
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
+from meshwright.plan.request import Request
 from meshwright.planned import PAGE_FILE, PLAN_FILE, TRACE_FILE
+from meshwright.recall import open_answers, recall_or_search
 from meshwright.report.expected import with_facts
 from meshwright.search.check import AnyScope, need_method
 from meshwright.search.method.deploy.tree.net import read_prior
@@ -39,7 +42,6 @@ from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.pipeline.scope import PipelineScope
 from meshwright.search.method.quickp.scope import QuickpScope
 from meshwright.search.pool.engine import Engine
-from meshwright.search.portfolio import find_plan
 
 _OPTIONS: Mapping[type[AnyScope], Mapping[str, str]] = MappingProxyType(
     {
@@ -80,23 +82,25 @@ def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answe
     with (
         _opened_engine(arguments) as engine,
         noticed_interrupt() as notice,
-        shown_progress(title, arguments) as progress,
+        shown_search(title, arguments) as (progress, watch),
     ):
-        answer = find_plan(
-            graph,
-            cluster,
-            method=arguments.method,
-            seed=arguments.seed,
-            budget_seconds=arguments.budget,
-            sharing=arguments.sharing,
-            microbatches=[each for several in arguments.microbatches for each in several],
-            scope=scope,
-            engine=engine,
-            allocate=arguments.allocate,
-            gap=arguments.gap,
-            prior=None if arguments.prior is None else read_prior(arguments.prior),
+        request = Request(
+            graph=graph, cluster=cluster, method=arguments.method, seed=arguments.seed,
+            budget_seconds=arguments.budget, sharing=arguments.sharing,
+            microbatches=tuple(each for several in arguments.microbatches for each in several),
+            scope=scope, allocate=arguments.allocate, gap=arguments.gap,
             runtime=arguments.runtime or MESHWRIGHT.name,
-            progress=progress,
+        )  # fmt: skip
+        prior = None if arguments.prior is None else read_prior(arguments.prior)
+        # A key has no prior: what another network guides is searched for anew.
+        is_kept = not arguments.fresh and prior is None
+        answer = recall_or_search(
+            request,
+            open_answers(os.environ) if is_kept else None,
+            say=progress,
+            engine=engine,
+            prior=prior,
+            watch=watch,
         )
     if notice.was_pressed and answer.stop in (Stop.LIMIT, Stop.ENDED):  # in the last moment
         answer = replace(answer, stop=Stop.INTERRUPTED)
@@ -144,11 +148,21 @@ def _present(
     else:
         detail = Detail.of(arguments)
         show_answer(make_console(), graph, cluster, answer, timeline, detail)
+        if detail is Detail.USUAL:
+            print_line(_name_more(folder))
         if folder is not None:
             page = f"; open {folder / PAGE_FILE} in a browser" if has_trace else ""
             trace = f", {folder / TRACE_FILE} in ui.perfetto.dev" if has_trace else ""
             remark(f"wrote {folder}{page}{trace}")
         _show_next(arguments, graph, cluster, answer, found)
+
+
+def _name_more(folder: Path | None) -> str:
+    """Where the rest of what is known of a plan is."""
+    whole = "more: --verbose prints all tables"
+    if folder is None:
+        return f"{whole}, -o DIR writes a report"
+    return f"{whole}, `meshwright explain {shlex.quote(str(folder))}` says why"
 
 
 def _show_next(
@@ -162,9 +176,10 @@ def _show_next(
     reason = why_untrained(graph)
     if reason:
         remark(f"`meshwright run` can emulate this plan, not train: {reason}")
-    if Detail.of(arguments) is not Detail.SHORT:
-        model = None if reason else arguments.graph
-        for line in next_commands(model, arguments.output, cluster, found):
+    detail = Detail.of(arguments)
+    if detail is not Detail.SHORT:
+        model, is_whole = None if reason else arguments.graph, detail is Detail.WHOLE
+        for line in next_commands(model, arguments.output, cluster, found, is_whole=is_whole):
             print_line(line)
 
 

@@ -9,8 +9,6 @@ from meshwright.page.entry import PageEntry
 from meshwright.page.html import make_page
 from meshwright.page.pack import Blobs
 
-"""What the report of a plan is called in its folder."""
-
 Report = Callable[[str], None]
 
 
@@ -19,8 +17,13 @@ def write_page(
 ) -> None:
     """Write the report of some plans."""
     progress("drawing the report")
-    blobs = Blobs()
-    document = page_document(entries, blobs)
-    text = make_page(document, blobs.texts)
+    text = draw_page(entries)
     progress("writing the report")
     write_bytes(path, text.encode("utf-8"))
+
+
+def draw_page(entries: Sequence[PageEntry]) -> str:
+    """The report of some plans as one HTML text."""
+    blobs = Blobs()
+    document = page_document(entries, blobs)
+    return make_page(document, blobs.texts)

@@ -1,7 +1,7 @@
 """What a search says: a plan or none, its value, a proven bound, and why it stopped."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -11,6 +11,7 @@ from meshwright.cost.compute import TimeSources
 from meshwright.cost.evidence import ExpectedError
 from meshwright.cost.memory import Footprint
 from meshwright.cost.runtime import MESHWRIGHT
+from meshwright.errors import InputError
 from meshwright.form import form_schema
 from meshwright.plan.facts import HybridFacts
 from meshwright.plan.moment import Moment
@@ -29,7 +30,7 @@ from meshwright.plan.record import (
 )
 from meshwright.plan.request import Request
 from meshwright.table import as_frame, as_html, as_text
-from meshwright.units import format_bytes, format_percent, format_seconds
+from meshwright.units import format_bytes, format_number, format_percent, format_seconds
 
 PROVEN = "proven under this cost model"
 """What a bound is: a proof about the model's times, and no better than these."""
@@ -122,8 +123,12 @@ class Answer:
     """How the search came to the plan and the bound, in the order of time."""
     hybrid: HybridFacts | None = None
     """What a plan of the method `hybrid` comes to: degrees, stages, memory."""
+    waits: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
+    """Seconds of the step's critical path by what they are spent on; empty without a plan."""
     request: Request | None = field(default=None, repr=False, compare=False)
     """What was asked, with the graph and the cluster: what explains an answer asks it again."""
+    draw: "Callable[[Answer], Any] | None" = field(default=None, repr=False, compare=False)
+    """Makes the report of an answer; None: nobody has said how, as in what a search returns."""
 
     def __post_init__(self) -> None:
         # No assert, which -O leaves out: a false proof must never reach anybody.
@@ -158,22 +163,42 @@ class Answer:
     @property
     def facts(self) -> dict[str, str]:
         """The answer for people, a line each."""
-        facts = {"method": f"{self.method}, searched for {format_seconds(self.search_seconds)}"}
+        facts = {"model": f"{self.model} on {self.cluster}"} if self.model else {}
+        facts["method"] = f"{self.method}, searched for {format_seconds(self.search_seconds)}"
         if self.plan is not None:
+            rate = self.batch / self.step_seconds if self.step_seconds else float("inf")
+            speed = f", {format_number(rate)} samples/s" if self.batch else ""
             facts |= {
                 "plan": self.plan.description,
-                "step": format_seconds(self.step_seconds),
+                "step": f"{format_seconds(self.step_seconds)}{speed}",
                 "bound": f"{format_seconds(self.bound_seconds)}, {PROVEN}; the gap is at most "
                 f"{format_percent(self.gap)}",
                 "peak": f"{format_bytes(max(self.peak_bytes, default=0.0))} on the fullest device",
             }
         facts["stop"] = str(self.stop)
         optional = {
+            "limits": self.limits,
             "times": self.provenance,
             "binding": self.binding,
             "notes": "; ".join(self.notes),
+            "more": "" if self.draw is None else "answer.report() shows the whole",
         }
         return facts | {name: text for name, text in optional.items() if text}
+
+    @property
+    def limits(self) -> str:
+        """What the step is spent on, for people: "compute 91.2 %, transfer 8.8 %"."""
+        if self.hybrid is not None:
+            return self.hybrid.binding
+        total = sum(self.waits.values())
+        spent = sorted(self.waits.items(), key=lambda each: -each[1])
+        return ", ".join(f"{what} {format_percent(each / total)}" for what, each in spent if each)
+
+    def report(self) -> Any:
+        """The report, which notebooks show whole; `save(path)` of what this returns keeps it."""
+        if self.draw is None:
+            raise InputError("report: needs an answer of mw.plan; mw.report writes that of others")
+        return self.draw(self)
 
     @property
     def provenance(self) -> str:

@@ -81,11 +81,20 @@ class Planner:
         self.stack = stack
         self.names = tuple(cluster.devices[number].name for number in order)
 
-    def parts(self, frame: Frame, stages: Sequence[DraftStage]) -> tuple[Part, ...]:
-        """One a stage, with its devices by name."""
-        return tuple(self._part(frame, stage) for stage in stages)
+    def parts(
+        self,
+        frame: Frame,
+        stages: Sequence[DraftStage],
+        samples: Sequence[tuple[int, ...]] = (),
+    ) -> tuple[Part, ...]:
+        """One a stage, with its devices by name. `samples`: what each replica gets of a
+        microbatch, by stage; none: as many as the others."""
+        return tuple(
+            self._part(frame, stage, own)
+            for stage, own in zip(stages, samples or [()] * len(stages), strict=True)
+        )
 
-    def _part(self, frame: Frame, stage: DraftStage) -> Part:
+    def _part(self, frame: Frame, stage: DraftStage, samples: tuple[int, ...]) -> Part:
         pod = len(self.names) // frame.pods
         begins = [each * pod + stage.offset for each in range(frame.pods)]
         layers = self.stack.ops_of_layer[stage.first : stage.after]
@@ -94,6 +103,7 @@ class Planner:
             devices=tuple(
                 name for begin in begins for name in self.names[begin : begin + stage.size]
             ),
+            shares=tuple(each / sum(samples) for each in samples),
             zero=stage.option.zero,
             recompute=stage.option.recompute,
             **asdict(stage.option.team),

@@ -39,6 +39,7 @@ def with_facts(graph: Graph, cluster: Cluster, answer: Answer, timeline: Timelin
         notes=(*answer.notes, _INFERENCE) if graph.is_inference else answer.notes,
         expected_error=expected_error(graph, cluster, timeline),
         memory=footprint(graph, cluster, timeline),
+        waits=dict(timeline.attribution),
         hybrid=hybrid_facts(graph, cluster, answer.plan, timeline, answer.binding)
         if is_hybrid
         else None,

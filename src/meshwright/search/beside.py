@@ -12,10 +12,12 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from functools import partial
 from threading import Event, Thread
 from time import perf_counter
 from typing import IO
 
+from meshwright.plan.moment import Moment
 from meshwright.search.clock import GRACE_SECONDS, Clock
 from meshwright.search.incumbent import Attempt, Incumbent
 from meshwright.search.pool.worker import send, start_worker
@@ -33,9 +35,12 @@ _END_SECONDS = 1.0
 class Beside(AbstractContextManager["Beside"]):
     """A method that is run in a process of its own, which ends with this context."""
 
-    def __init__(self, name: str, problem: Problem) -> None:
-        """Start the process; its time ends with that of the problem."""
-        self.name = name
+    def __init__(
+        self, name: str, problem: Problem, hear: Callable[[Moment], None] = lambda _: None
+    ) -> None:
+        """Start the process; its time ends with that of the problem. What it finds meanwhile it
+        tells to `hear`, in a thread."""
+        self.name, self._hear = name, hear
         self.has_begun = False
         """Whether it has loaded all that it needs, and searches."""
         self._clock, self._attempt = problem.clock, None
@@ -55,7 +60,9 @@ class Beside(AbstractContextManager["Beside"]):
             if pickle.load(answers) == __file__:  # no other installation's
                 send(to, (self.name, problem, self._clock.until))
                 self.has_begun = pickle.load(answers)
-                self._attempt = pickle.load(answers)
+                while isinstance(said := pickle.load(answers), Moment):
+                    self._hear(said)
+                self._attempt = said
         self._is_done.set()
 
     @property
@@ -100,8 +107,9 @@ def serve() -> None:
         clock = Clock(until - perf_counter())  # which all processes of a machine share
         Thread(target=_listen, args=(sys.stdin.buffer, clock), daemon=True).start()
         send(target, True)
-        incumbent = Incumbent(clock)
+        incumbent = Incumbent(clock, partial(send, target))
         run_method(name, problem.within(clock), incumbent)
+        incumbent.tell = None  # which is this process's own
         send(target, incumbent.attempts.get(name))
     finally:
         os._exit(0)  # what went wrong is shown where the method is run without a process

@@ -9,7 +9,8 @@ class Claim(StrEnum):
     PLACEMENT = "every op whole on one device"
     ALLOCATED = "every op whole on one device, whatever hosts are allocated of the network"
     UNDIVIDED = "no op divided but by its samples"
-    """All plans of replicas, stages and microbatches, and all placements, under any allocation."""
+    """All plans of replicas, stages and microbatches, whatever they compute again and however they
+    divide their state, and all placements, under any allocation."""
     LAYERED = "layers divided by degrees"
     """The plans of a scope of the hybrid search."""
 

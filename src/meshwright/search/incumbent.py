@@ -5,7 +5,7 @@ best so far is known. Knows neither how plans are found nor how an answer is wor
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from meshwright.plan.answer import ROUNDING, RunnerUp, Stop, is_below
 from meshwright.plan.moment import Moment
@@ -114,8 +114,10 @@ class Attempt:
 class Incumbent:
     """What all methods have found so far for one problem."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, tell: Callable[[Moment], None] | None = None) -> None:
         self._clock = clock
+        self.tell = tell
+        """Is told each moment of the history as it comes; None: nobody is."""
         self.attempts: dict[str, Attempt] = {}
         """By method, in the order in which they began."""
         self.history: list[Moment] = []
@@ -177,3 +179,5 @@ class Incumbent:
                 claim=str(claim),
             )
             self.history.append(moment)
+            if self.tell is not None:
+                self.tell(moment)

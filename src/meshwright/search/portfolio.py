@@ -42,6 +42,7 @@ from meshwright.search.method.table import ALLOCATING, METHODS, Method
 from meshwright.search.pool.engine import Engine
 from meshwright.search.problem import Problem
 from meshwright.search.run import run_method
+from meshwright.search.standing import Lookout, Watch
 from meshwright.search.start import kind_of, near_methods
 from meshwright.search.warm import small_cluster, small_rails, small_step
 from meshwright.simulate.simulate import simulate
@@ -104,8 +105,10 @@ def find_plan(
     prior: Prior | None = None,
     runtime: str = MESHWRIGHT.name,
     starts: Sequence[Plan] = (),
+    watch: Watch | None = None,
 ) -> Answer:
-    """The plan of a method; `auto` is the best of all. `progress` is told a line a method.
+    """The plan of a method; `auto` is the best of all. `progress` is told a line a method, `watch`
+    where the search stands.
 
     `microbatches`: the numbers that pipelines may use; none: whatever is best. `scope`: what the
     method that has this kind of scope looks at, `engine`: what evaluates the candidates of
@@ -136,7 +139,8 @@ def find_plan(
         sharing=sharing, microbatches=tuple(microbatches), scope=scope, allocate=allocate, gap=gap,
         runtime=runtime,
     )  # fmt: skip
-    answer = replace(_answer(choice, problem, method, report), request=request)
+    lookout = Lookout(choice.names, problem.clock, watch)
+    answer = replace(_answer(choice, problem, method, report, lookout), request=request)
     return replace(answer, notes=(*answer.notes, nothing)) if nothing else answer
 
 
@@ -145,7 +149,9 @@ def answer_request(
     *,
     engine: Engine | None = None,
     starts: Sequence[Plan] = (),
+    prior: Prior | None = None,
     progress: Report | None = None,
+    watch: Watch | None = None,
 ) -> Answer:
     """The answer of a search for what a request asks."""
     return find_plan(
@@ -162,22 +168,21 @@ def answer_request(
         allocate=request.allocate,
         gap=request.gap,
         runtime=request.runtime,
+        prior=prior,
         starts=starts,
+        watch=watch,
     )
 
 
 def _answer(
-    choice: _Choice,
-    problem: Problem,
-    method: str,
-    report: Report,
+    choice: _Choice, problem: Problem, method: str, report: Report, lookout: Lookout
 ) -> Answer:
     """What the chosen searches say together."""
     if choice.refusal is not None:
         return refuse_all(problem, method, choice.refusal)
     if choice.note:
         report(choice.note)
-    incumbent = _run_all(choice.names, problem, report)
+    incumbent = _run_all(choice.names, problem, report, lookout)
     attempts = tuple(incumbent.attempts.values())
     if len(choice.names) > 1:
         return answer_best(problem, incumbent, problem.clock)
@@ -261,18 +266,14 @@ def _compile(method: Method, graph: Graph, cluster: Cluster) -> None:
         raise KeyboardInterrupt
 
 
-def _run_all(
-    names: Sequence[str],
-    problem: Problem,
-    report: Report,
-) -> Incumbent:
+def _run_all(names: Sequence[str], problem: Problem, report: Report, lookout: Lookout) -> Incumbent:
     """Run methods within what is left of the time; Ctrl-C ends it with the best so far."""
     whole = clock = problem.clock
     if problem.allocate and names != tuple(ALLOCATING):
         clock = whole.first(_ALLOCATED_SHARE)
-    incumbent, is_one = Incumbent(whole), len(names) == 1
+    incumbent, is_one = Incumbent(whole, lookout.note), len(names) == 1
     with whole.listening(), whole.heard(), ExitStack() as ended:
-        beside = {} if is_one else _start_beside(names, problem.within(clock), ended)
+        beside = {} if is_one else _start_beside(names, problem.within(clock), ended, lookout)
         for place, name in enumerate(names):
             if whole.is_interrupted or (incumbent.attempts and clock.is_over):
                 break
@@ -291,19 +292,21 @@ def _run_all(
                 if incumbent.best is not None and clock.left < _NEAR_LEAST * clock.seconds:
                     continue
             own = clock.first(1.0) if is_one else clock.rest(share or 1.0, tells=False)
-            with whole.hurried(is_hurried=bool(incumbent.attempts)):
+            is_hurried = bool(incumbent.attempts)
+            with lookout.searching(name), whole.hurried(is_hurried=is_hurried):
                 run_method(name, problem.within(own), incumbent)
             if name in incumbent.attempts and not (is_one or whole.is_interrupted):
                 report(describe_attempt(incumbent.attempts[name]))
         for each in beside.values():
             found = each.wait()
+            lookout.end(each.name)
             if found is not None:
                 incumbent.adopt(found)
                 report(describe_attempt(found))
         if not (is_one or problem.starts):
-            _go_on(problem.within(clock), incumbent, report)
+            _go_on(problem.within(clock), incumbent, report, lookout)
         if problem.allocate and not whole.is_interrupted:
-            incumbent = _allocate_all(problem, incumbent, report)
+            incumbent = _allocate_all(problem, incumbent, report, lookout)
         if is_one and incumbent.attempts:
             report(describe_attempt(incumbent.attempts[names[0]]))
     if not incumbent.attempts:
@@ -314,12 +317,14 @@ def _run_all(
     return incumbent
 
 
-def _start_beside(names: Sequence[str], problem: Problem, ended: ExitStack) -> dict[str, Beside]:
+def _start_beside(
+    names: Sequence[str], problem: Problem, ended: ExitStack, lookout: Lookout
+) -> dict[str, Beside]:
     """Processes for the methods that there are cores for, so that these have the whole time."""
     if problem.starts or problem.clock.left < _BESIDE_SECONDS or not can_start_python():
         return {}
     chosen = [name for name in _BESIDE if name in names][: num_cores() - 1]
-    return {name: ended.enter_context(Beside(name, problem)) for name in chosen}
+    return {name: ended.enter_context(Beside(name, problem, lookout.note)) for name in chosen}
 
 
 def _explain_hopeless(name: str, problem: Problem, incumbent: Incumbent) -> str:
@@ -334,7 +339,7 @@ def _explain_hopeless(name: str, problem: Problem, incumbent: Incumbent) -> str:
     return f"not tried: no placement is faster than {format_seconds(bound)}"
 
 
-def _go_on(problem: Problem, incumbent: Incumbent, report: Report) -> None:
+def _go_on(problem: Problem, incumbent: Incumbent, report: Report, lookout: Lookout) -> None:
     """Spend the time that is left near the best plan, for as long as that finds better ones."""
     clock, seed = problem.clock, problem.seed
     while (best := incumbent.best) is not None and not clock.is_interrupted:
@@ -345,8 +350,8 @@ def _go_on(problem: Problem, incumbent: Incumbent, report: Report) -> None:
         assert best.plan is not None, "it fits"
         name, seed = kind_of(best.plan), seed + 1
         near = replace(problem.within(clock.rest(1.0, tells=False)), starts=(best.plan,), seed=seed)
-        beside = Incumbent(clock)
-        with clock.hurried():
+        beside = Incumbent(clock, lookout.note)
+        with lookout.searching(name), clock.hurried():
             run_method(name, near, beside)
         found = beside.attempts.get(name)
         if found is None or not found.step_seconds < best.step_seconds * (1 - _NEAR_GAIN):
@@ -356,13 +361,15 @@ def _go_on(problem: Problem, incumbent: Incumbent, report: Report) -> None:
         report(f"{name}: {format_seconds(found.step_seconds)} a step, near the best plan so far")
 
 
-def _allocate_all(problem: Problem, found: Incumbent, report: Report) -> Incumbent:
+def _allocate_all(
+    problem: Problem, found: Incumbent, report: Report, lookout: Lookout
+) -> Incumbent:
     """Share the network out for all plans that may gain by it, the best first, while there is time.
 
     That of `placement` has been searched with it. What an allocation gains differs much by plan:
     data parallelism may come from behind.
     """
-    shared, attempts = Incumbent(problem.clock), found.attempts
+    shared, attempts = Incumbent(problem.clock, lookout.note), found.attempts
     ranked = sorted(attempts, key=lambda name: (name != "data", attempts[name].step_seconds))
     for place, name in enumerate(ranked):
         attempt = attempts[name]
@@ -375,7 +382,8 @@ def _allocate_all(problem: Problem, found: Incumbent, report: Report) -> Incumbe
             shared.adopt(attempt)
             continue
         claim = Claim.ALLOCATED if attempt.claim is Claim.PLACEMENT else attempt.claim
-        allocate_plan(problem, attempt, shared.begin(name, claim, attempt.clock))
+        with lookout.searching(name):
+            allocate_plan(problem, attempt, shared.begin(name, claim, attempt.clock))
         if len(ranked) > 1 and not problem.clock.is_interrupted:
             report(describe_attempt(shared.attempts[name]))
     shared.attempts = {name: shared.attempts[name] for name in attempts}

@@ -88,6 +88,11 @@ def _add_search(parser: ArgumentParser) -> None:
     add_value(parser, "--budget", positive, "S", "seconds to search for", 30.0)
     add_value(parser, "--seed", whole, "N", "the same seed gives the same plan", 0)
     parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="search anew, though the same was answered before; the cache is left as it is",
+    )
+    parser.add_argument(
         "--microbatches",
         type=counts,
         nargs="+",

@@ -18,6 +18,12 @@ from meshwright.cli.summary.device import (
 )
 from meshwright.cli.summary.hybrid import hybrid_rows, show_runner_ups, show_stages
 from meshwright.cli.summary.part import has_replicated_parts, show_parts
+from meshwright.cli.summary.screen import (
+    fit_facts,
+    peak_text,
+    screen_rows,
+    show_rows,
+)
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import time_sources
 from meshwright.cost.runtime import MESHWRIGHT
@@ -39,6 +45,8 @@ from meshwright.units import (
 _FRAME = 6
 """Columns of a panel's frame beside its title: two corners, and a line and a space on each side."""
 _FACT_STYLES = {"step": "bold green"}
+_SEARCH_ROWS = ("bound", "gap", "method", "stop", "times", "methods")
+"""The facts of a search, which end the panel."""
 _COSTS = {"compute": "green", "transfer": "yellow", "collective": "orange3", "wait": "bright_black"}
 
 
@@ -50,30 +58,17 @@ def show_answer(
     timeline: Timeline,
     detail: Detail = Detail.USUAL,
 ) -> None:
-    """The answer, then what its plan does; by stages where these are known."""
+    """The answer, then what its plan does: on one screen, or whole."""
     assert answer.plan is not None
-    step, facts = answer.step_seconds, answer.hybrid
-    # What `auto` has searched one kind of plans only for, its first note says.
-    is_narrow = any(note.startswith("only ") for note in answer.notes)
-    kind = " of this kind" if is_narrow or not answer.method.startswith("auto") else ""
+    if detail is Detail.USUAL:
+        _show_screen(console, graph, cluster, answer, timeline)
+        return
+    facts = answer.hybrid
     rows = {
-        "step": f"{format_seconds(step)}   {_speed(graph, step, facts)}",
+        "step": _step_text(graph, answer.step_seconds, facts),
         **(hybrid_rows(answer.plan, facts) if facts is not None else {}),
-        **_runtime_row(answer.plan),
-        **_launch_row(timeline),
-        **_gain_row(answer),
-        **allocation_row(cluster, answer),
-        "bound": f"{format_seconds(answer.bound_seconds)}   {PROVEN}: no plan{kind} is faster",
-        "gap": f"{format_percent(answer.gap)}   at most so much slower than the best",
-        "method": f"{answer.method}   searched for {format_seconds(answer.search_seconds)}",
-        "stop": f"{answer.stop.value}   {STOP_MEANINGS[answer.stop]}",
+        **_found_rows(cluster, answer, timeline),
     }
-    if answer.provenance:
-        rows["times"] = answer.provenance
-    if answer.binding and facts is None:
-        rows["binding"] = answer.binding
-    if compared := _compare_methods(answer):
-        rows["methods"] = compared
     if answer.notes:
         rows["note"] = "; ".join(answer.notes)
     _print_panel(console, _facts(rows), _title(graph, cluster))
@@ -83,6 +78,62 @@ def show_answer(
     if has_replicated_parts(answer.plan):
         show_parts(console, graph, cluster, answer.plan)
     _show_plan(console, graph, cluster, answer.plan, timeline, facts, detail, answer)
+
+
+def _found_rows(cluster: Cluster, answer: Answer, timeline: Timeline) -> dict[str, str]:
+    """What the plan was found by and how good that is, for the panel."""
+    assert answer.plan is not None
+    # What `auto` has searched one kind of plans only for, its first note says.
+    is_narrow = any(note.startswith("only ") for note in answer.notes)
+    kind = " of this kind" if is_narrow or not answer.method.startswith("auto") else ""
+    optional = {
+        "times": answer.provenance,
+        "binding": answer.binding if answer.hybrid is None else "",
+        "methods": _compare_methods(answer),
+    }
+    return {
+        **_runtime_row(answer.plan),
+        **_launch_row(timeline),
+        **_gain_row(answer),
+        **allocation_row(cluster, answer),
+        "bound": f"{format_seconds(answer.bound_seconds)}   {PROVEN}: no plan{kind} is faster",
+        "gap": f"{format_percent(answer.gap)}   at most so much slower than the best",
+        "method": f"{answer.method}   searched for {format_seconds(answer.search_seconds)}",
+        "stop": f"{answer.stop.value}   {STOP_MEANINGS[answer.stop]}",
+        **{name: text for name, text in optional.items() if text},
+    }
+
+
+def _show_screen(
+    console: Console, graph: Graph, cluster: Cluster, answer: Answer, timeline: Timeline
+) -> None:
+    """What matters most, on one screen."""
+    assert answer.plan is not None
+    facts, memory = answer.hybrid, footprint(graph, cluster, timeline)
+    found = _found_rows(cluster, answer, timeline)
+    used = f"   {format_percent(facts.mfu)} of the peak (MFU)" if facts is not None else ""
+    shown: dict[str, str | Words] = {
+        "step": _step_text(graph, answer.step_seconds, facts) + used,
+        "plan": answer.plan.description,
+        **{name: found.pop(name) for name in [*found] if name not in _SEARCH_ROWS},
+        **({"binding": facts.binding} if facts is not None else {}),
+        "path": _attribution(timeline),
+        "peak": peak_text(cluster, timeline, memory),
+        **found,
+    }
+    # What a search looked at, its last note, is long; --verbose prints it.
+    if told := [note for note in answer.notes if not note.startswith("scope: ")]:
+        shown["note"] = "; ".join(told)
+    texts = {
+        name: Words(text, style=_FACT_STYLES.get(name, "")) if isinstance(text, str) else text
+        for name, text in shown.items()
+    }
+    table, num_facts = fit_facts(console, texts)
+    title = Words(_title(graph, cluster))
+    title.truncate(max(1, console.width - _FRAME), overflow="ellipsis")
+    _print_panel(console, table, title.plain)
+    rows = screen_rows(cluster, answer.plan, timeline, memory, facts)
+    show_rows(console, rows, timeline, num_facts)
 
 
 def _show_plan(
@@ -103,16 +154,17 @@ def _show_plan(
     console.print()
     if answer is not None:
         show_runner_ups(console, answer)
-    console.print(_attribution(timeline))
+    console.print(Words("critical path  ", style="bold"), _attribution(timeline), sep="")
     console.print()
     show_chart(console, timeline, _first_devices(cluster, plan))
 
 
-def _speed(graph: Graph, step_seconds: float, facts: HybridFacts | None) -> str:
+def _step_text(graph: Graph, step_seconds: float, facts: HybridFacts | None) -> str:
+    """A step's time, and the throughput."""
     rate = graph.batch / step_seconds if step_seconds else math.inf
     tokens = facts.tokens_per_second if facts is not None and facts.tokens else 0.0
     shown = f"{format_number(tokens)} tokens/s   " if tokens else ""
-    return f"{shown}{format_number(rate)} samples/s"
+    return f"{format_seconds(step_seconds)}   {shown}{format_number(rate)} samples/s"
 
 
 def show_simulation(
@@ -125,9 +177,8 @@ def show_simulation(
     detail: Detail = Detail.USUAL,
 ) -> None:
     """The prediction, then what the plan does; by stages where these are known."""
-    step = timeline.step_seconds
     rows = {
-        "step": f"{format_seconds(step)}   {_speed(graph, step, facts)}",
+        "step": _step_text(graph, timeline.step_seconds, facts),
         **(hybrid_rows(plan, facts) if facts is not None else {}),
         **_runtime_row(plan),
         **_launch_row(timeline),
@@ -160,7 +211,7 @@ def show_timeline(
     rows = find_rows(cluster, plan, timeline, footprint(graph, cluster, timeline), detail)
     console.print(device_table(cluster, rows))
     console.print()
-    console.print(_attribution(timeline))
+    console.print(Words("critical path  ", style="bold"), _attribution(timeline), sep="")
     console.print()
     show_devices(console, cluster, rows, timeline, detail)
 
@@ -233,11 +284,11 @@ def _facts(rows: dict[str, str]) -> Table:
 
 def _attribution(timeline: Timeline) -> Words:
     """What the step waits for, from its start to its end."""
-    text = Words("critical path  ", style="bold")
+    text = Words()
     total = sum(timeline.attribution.values()) or 1.0
     shown = {name: value for name, value in timeline.attribution.items() if value > 0}
     for place, (name, value) in enumerate(shown.items()):
-        text.append(", " if place else "", style="default")
-        text.append(f"{name} {100 * value / total:.1f} %", style=f"not bold {_COSTS[name]}")
-        text.append(f" ({format_seconds(value)})", style="not bold default")
+        text.append(", " if place else "")
+        text.append(f"{name} {100 * value / total:.1f} %", style=_COSTS[name])
+        text.append(f" ({format_seconds(value)})")
     return text

@@ -23,7 +23,7 @@ from meshwright.units import GIB, format_count, format_percent, format_seconds
 MAX_DEVICES = 32
 """Devices, or groups of devices that are alike, that get lines of their own."""
 _BAR = 8
-_MAX_LABEL = 24
+MAX_LABEL = 24
 """Characters before each line of a chart."""
 _STYLES = ("green", "dodger_blue2", "magenta", "yellow", "bright_black")
 """The colours of a chart, one for each `Activity`."""
@@ -67,7 +67,11 @@ Rows = Mapping[_DeviceRow, Sequence[int]]
 
 
 def find_rows(
-    cluster: Cluster, plan: Plan, timeline: Timeline, memory: Footprint, detail: Detail
+    cluster: Cluster,
+    plan: Plan,
+    timeline: Timeline,
+    memory: Footprint,
+    detail: Detail = Detail.USUAL,
 ) -> Rows:
     """What devices do, those of whom the same is said together."""
     shown = memory.shown_bytes
@@ -129,12 +133,12 @@ def show_devices(
         for device, line in zip(devices, lines, strict=True):
             alike.setdefault(device if detail is Detail.WHOLE else line, []).append(device)
         groups = list(alike.values())
-    show_chart(console, timeline, {_short_name(cluster, group): group[0] for group in groups})
+    show_chart(console, timeline, {short_name(cluster, group): group[0] for group in groups})
 
 
 def show_chart(console: Console, timeline: Timeline, devices: Mapping[str, int]) -> None:
     """What some devices do over the step, by what they are called."""
-    margin = min(max(len(printable(name)) for name in devices), _MAX_LABEL) + 2
+    margin = min(max(len(printable(name)) for name in devices), MAX_LABEL) + 2
     width = _width(console, margin)
     numbers = list(devices.values())
     lines = draw_activities(timeline, numbers, width) if timeline.step_seconds else []
@@ -149,15 +153,27 @@ def _width(console: Console, margin: int) -> int:
 def _chart(names: Sequence[str], lines: Sequence[str], margin: int, end: str) -> Iterator[Words]:
     for name, line in zip(names, lines, strict=False):
         text = Words(f"{printable(name)[: margin - 2]:<{margin}}")
-        for glyph, run in groupby(line):
-            text.append("".join(run), style=_STYLES[GLYPHS.index(glyph)])
+        text.append_text(paint_activities(line))
         yield text
     yield Words(" " * margin + "0" + end, style="bright_black")
-    legend = Words(" " * margin)
+    yield legend(margin)
+
+
+def paint_activities(line: str) -> Words:
+    """A line of a chart in the colours of its activities."""
+    text = Words()
+    for glyph, run in groupby(line):
+        text.append("".join(run), style=_STYLES[GLYPHS.index(glyph)])
+    return text
+
+
+def legend(margin: int) -> Words:
+    """What the signs of a chart mean."""
+    text = Words(" " * margin)
     for activity in Activity:
-        legend.append(GLYPHS[activity], style=_STYLES[activity])
-        legend.append(f" {activity.name.lower()}{'' if activity is Activity.IDLE else '   '}")
-    yield legend
+        text.append(GLYPHS[activity], style=_STYLES[activity])
+        text.append(f" {activity.name.lower()}{'' if activity is Activity.IDLE else '   '}")
+    return text
 
 
 def _name(cluster: Cluster, devices: Sequence[int]) -> str:
@@ -166,10 +182,10 @@ def _name(cluster: Cluster, devices: Sequence[int]) -> str:
     return names[0] if len(names) == 1 else f"{name_runs(cluster, names, 1)} ({len(names):,})"
 
 
-def _short_name(cluster: Cluster, devices: Sequence[int]) -> str:
+def short_name(cluster: Cluster, devices: Sequence[int]) -> str:
     """The same, or by the first device alone where a chart has no room for it."""
     name = _name(cluster, devices)
-    if len(name) <= _MAX_LABEL or len(devices) == 1:
+    if len(name) <= MAX_LABEL or len(devices) == 1:
         return name
     return f"{cluster.devices[devices[0]].name} +{len(devices) - 1:,}"
 

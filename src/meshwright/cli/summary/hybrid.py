@@ -86,9 +86,9 @@ def _stage_table(cluster: Cluster, stages: Sequence[StageFacts]) -> Sheet:
     rows = [
         (
             str(number),
-            _name_layers(stage),
+            name_layers(stage),
             f"{name_runs(cluster, stage.part.devices)} ({len(stage.part.devices):,})",
-            _name_degrees(stage.part),
+            name_degrees(stage.part),
             str(stage.part.zero),
             str(stage.part.recompute),
             _name_seconds(stage.forward_seconds, stage.forward_call_seconds),
@@ -102,12 +102,13 @@ def _stage_table(cluster: Cluster, stages: Sequence[StageFacts]) -> Sheet:
     return Sheet((*heads, *times), [*rows, *_left_out(stages)], wraps=("devices",))
 
 
-def _name_layers(stage: StageFacts) -> str:
+def name_layers(stage: StageFacts) -> str:
+    """The first and the last layer of a stage: "1 - 12"."""
     first, last = (name.removeprefix("layer ") for name in stage.layers)
     return first if stage.num_layers == 1 else f"{first} - {last}"
 
 
-def _name_degrees(part: Part) -> str:
+def name_degrees(part: Part) -> str:
     """How many replicas, and over how many devices each is split: "dp32 tp4 cp2"."""
     context = "ring" if part.keys is Keys.RING else "cp"
     widths = {"tp": part.tensor, context: part.context, "ep": part.expert}

@@ -19,7 +19,7 @@ group must share a device.
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -251,8 +251,10 @@ def can_branch(instance: Instance) -> bool:
     return instance.num_devices > 1 and _WORK // max(1, instance.num_ops) >= _LEAST_BOUNDS
 
 
-def branch_bound(instance: Instance, target: float = np.inf) -> float:
-    """No placement is faster. Stops when the bound has reached `target`."""
+def branch_bound(
+    instance: Instance, target: float = np.inf, is_over: Callable[[], bool] = lambda: False
+) -> float:
+    """No placement is faster. Stops when the bound has reached `target`, or when it is told to."""
     if not can_branch(instance):
         return window_bound(instance)
     left = _WORK // max(1, instance.num_ops)
@@ -262,7 +264,7 @@ def branch_bound(instance: Instance, target: float = np.inf) -> float:
     # The number breaks ties between equal bounds.
     nodes: list[tuple[float, int, Decisions, Bounded]] = [(first.seconds, 0, root, first)]
     count = 0
-    while left > 0 and nodes[0][0] < target:
+    while left > 0 and nodes[0][0] < target and not is_over():
         _, _, decisions, bounded = nodes[0]
         children: list[tuple[Decisions, Bounded]] = []
         best = -np.inf

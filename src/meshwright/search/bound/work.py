@@ -44,14 +44,16 @@ def plan_bound(instance: Instance) -> float:
     samples: it counts by the part that does not depend on the batch.
 
     Path: whatever the shares, an op takes its time at almost no samples, and for each of its
-    replicas one of the op before it has run.
+    replicas one of the op before it has run. Updates count only where there is one device: others
+    divide them (ZeRO), which saves no work.
     """
     graph, cluster = instance.graph, instance.cluster
     types = [cluster.types[name] for name in cluster.type_names]
     tiny = np.stack([op_seconds(graph, each, graph.batch * LEAST_SHARE) for each in types], axis=1)
     is_update = graph.phase == Phase.UPDATE
     work = np.where(is_update[:, None], tiny, instance.seconds)
-    path = longest_path(instance, tiny.min(axis=1))
+    is_divided = is_update & (cluster.num_devices > 1)
+    path = longest_path(instance, np.where(is_divided, 0.0, tiny.min(axis=1)))
     return ROUNDING * max(path, work_bound(work, _type_counts(cluster)))
 
 
@@ -88,13 +90,13 @@ def work_bound(seconds: Floats, counts: Floats) -> float:
 def memory_bound(graph: Graph, cluster: Cluster) -> str | None:
     """Why no plan can fit, and the nearest change that would; None when that is not proven.
 
-    All state must be somewhere, and the state of one op, or of a co-location group, on one device:
-    no plan so far divides it.
+    All state must be somewhere. That of one op, or of a co-location group, is on one device, unless
+    an update can be divided among several (ZeRO): then the weights of one op, while it runs.
     """
     capacity = cluster.memory_bytes
     largest = float(capacity.max())
     total = float(graph.state_bytes.sum())
-    unit, need = _largest_unit(graph)
+    unit, need = _largest_unit(graph, divides=cluster.num_devices > 1)
     if need > largest:
         return (
             f"{unit} needs {format_bytes(need)} of weights and optimiser state on one device, the "
@@ -118,15 +120,21 @@ def devices_needed(graph: Graph, cluster: Cluster) -> int:
     return max(1, math.ceil(total / float(cluster.memory_bytes.max())))
 
 
-def _largest_unit(graph: Graph) -> tuple[str, float]:
-    """The op or group with the most state, in words, and its bytes."""
-    alone = np.where(graph.group < 0, graph.state_bytes, 0.0)
+def _largest_unit(graph: Graph, *, divides: bool) -> tuple[str, float]:
+    """The op or group that one device holds the most for, in words, and its bytes."""
+    held, group = graph.state_bytes, graph.group
+    if divides and not graph.mixes.any():
+        updated = np.unique(group[(graph.phase == Phase.UPDATE) & (group >= 0)])
+        is_divided = np.isin(group, updated)
+        held = np.where(is_divided, np.minimum(graph.parameter_bytes, held), held)
+        group = np.where(is_divided, -1, group)
+    alone = np.where(group < 0, held, 0.0)
     op = int(np.argmax(alone)) if graph.num_ops else -1
     name, most = (f"op {quoted(graph.op_names[op])}", float(alone[op])) if op >= 0 else ("", 0.0)
-    members = np.flatnonzero(graph.group >= 0)
+    members = np.flatnonzero(group >= 0)
     if len(members):
-        numbers, inverse = np.unique(graph.group[members], return_inverse=True)
-        sums = np.bincount(inverse, weights=graph.state_bytes[members])
+        numbers, inverse = np.unique(group[members], return_inverse=True)
+        sums = np.bincount(inverse, weights=held[members])
         top = int(np.argmax(sums))
         if sums[top] > most:
             first = members[inverse == top][0]

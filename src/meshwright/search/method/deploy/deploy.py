@@ -33,6 +33,7 @@ from meshwright.search.method.metis import metis
 from meshwright.search.method.msct.msct import msct
 from meshwright.search.method.name import ENTRIES
 from meshwright.search.problem import Problem
+from meshwright.search.relief import Reliever
 
 _ROUNDS = 12
 
@@ -98,6 +99,7 @@ def deploy(problem: Problem, attempt: Attempt, *, polishes: bool = True) -> None
         elif search.can_deploy:
             prior = _find_prior() if problem.prior is None else problem.prior
             search.grow(prior, _TREE_SHARE if polishes else 1.0)
+        search.relieve()
         if not problem.starts:
             search.try_msct()
         if search.can_deploy and polishes:
@@ -210,6 +212,18 @@ class _DeploySearch:
         if math.isfinite(self._placement_bound) and self.best_seconds > self._placement_bound:
             seconds = min(_MSCT_SHARE * self._problem.clock.seconds, self._clock.left / 2)
             self._try("m-sct", msct, self._clock.within(max(seconds, 1e-3), tells=False))
+
+    def relieve(self) -> None:
+        """Offer what replicas on all devices, the best found and plans without a search become
+        where they lack memory and save some."""
+        others = self._others.values()
+        plans = [each.plan for each in others if each.plan is not None and not each.fits]
+        if (evaluator := self._evaluator) is not None:
+            shared = (evaluator.data_parallel, *self._proportional(), *self._starts)
+            heavy = [each for each in shared if not evaluator.evaluate(each).fits]
+            plans += [make_plan(self._analysis, each) for each in heavy]
+        fronts = [[each] for each in dict.fromkeys(plans)]
+        Reliever(self._problem, self._clock).offer(fronts, self._attempt)
 
     def _has_time(self) -> bool:
         return not self._quick_clock.is_over

@@ -17,13 +17,18 @@ from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Attempt
 from meshwright.search.method.hybrid.draft import HybridDraft, Pool
 from meshwright.search.method.hybrid.frame import FrameSearch, Layouts
-from meshwright.search.method.hybrid.hybrid import find_drafts
 from meshwright.search.method.hybrid.option_price import LayerPrices
+from meshwright.search.method.hybrid.propose import find_drafts
 from meshwright.search.method.hybrid.scope import Scope, divisors
 from meshwright.search.method.hybrid.space import HybridSpace, list_samples, make_space, space_bound
 from meshwright.search.method.hybrid.table import samples_of
 from meshwright.search.method.hybrid.tier import Tiers
-from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene, offer_trials
+from meshwright.search.method.hybrid.trial import (
+    RUNNER_UPS,
+    HybridTrials,
+    TrialScene,
+    offer_trials,
+)
 from meshwright.search.pool.process import Processes
 from meshwright.search.problem import Problem
 
@@ -87,6 +92,7 @@ def _search(
         return
     attempt.raise_bound(_bound(space, drafts))
     if trials.num_fitting:
+        trials.settle_best(1 + RUNNER_UPS)
         offer_trials(attempt, trials)
     else:
         tried = trials.ranked()
@@ -111,7 +117,7 @@ def _bound(space: HybridSpace, drafts: Sequence[HybridDraft]) -> float:
     wide = replace(space, options=tuple(dict.fromkeys((*space.options, *options))))
     known = {*list_samples(wide)}
     samples = {
-        samples_of(space.batch, draft.frame, stage.size, stage.option)
+        samples_of(space.batch, draft.frame, stage.size, stage.option.team)
         for draft in drafts
         for stage in draft.stages
     }

@@ -20,17 +20,19 @@ class HybridDraft:
     kind: ScheduleKind
     stages: tuple[DraftStage, ...]
     estimate_seconds: float
+    samples: tuple[tuple[int, ...], ...] = ()
+    """By stage the samples of a microbatch that each replica gets; none: all get as many."""
 
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for drafts of the same plan."""
-        return (self.frame, self.kind, self.stages)
+        return (self.frame, self.kind, self.stages, self.samples)
 
     @property
     def family(self) -> tuple[object, ...]:
         """Equal for drafts that differ only in where devices are."""
         stages = tuple((stage.first, stage.after, stage.option) for stage in self.stages)
-        return (self.frame.microbatches, self.kind, stages)
+        return (self.frame.microbatches, self.kind, stages, self.samples)
 
     def with_keys(self, keys: Keys) -> "HybridDraft":
         """The draft in which all context teams get at keys in this way."""
@@ -63,6 +65,8 @@ class Pool:
     refuses_plain: bool = False
     """Whether the first and the last layer share weights: a plan of several stages without teams,
     ZeRO or recomputation would have to have both on the same devices."""
+    most: int = _KEPT
+    """How many are kept."""
     kept: list[tuple[float, int, HybridDraft]] = field(default_factory=list)
     seen: set[tuple[object, ...]] = field(default_factory=set)
     alike: dict[tuple[object, ...], list[float]] = field(default_factory=dict)
@@ -70,7 +74,7 @@ class Pool:
     @property
     def limit(self) -> float:
         """What a draft must beat to be kept."""
-        return -self.kept[0][0] if len(self.kept) == _KEPT else float("inf")
+        return -self.kept[0][0] if len(self.kept) == self.most else float("inf")
 
     def offer(self, draft: HybridDraft) -> None:
         """Keep it if it is good and new."""
@@ -85,7 +89,7 @@ class Pool:
             return
         others.append(seconds)
         heapq.heappush(self.kept, (-seconds, -len(self.seen), draft))
-        if len(self.kept) > _KEPT:
+        if len(self.kept) > self.most:
             heapq.heappop(self.kept)
 
     def drafts(self) -> list[HybridDraft]:

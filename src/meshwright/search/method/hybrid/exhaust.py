@@ -128,7 +128,7 @@ class _PlanWalk:
                     team=stage.option.team,
                     zero=stage.option.zero,
                     recompute=stage.option.recompute,
-                    samples=samples_of(self.space.batch, frame, stage.size, stage.option),
+                    samples=samples_of(self.space.batch, frame, stage.size, stage.option.team),
                     runtime=self.space.prices.runtime,
                 ),
             )
@@ -185,10 +185,10 @@ class _PlanWalk:
             for num_runs in [frame.pipeline] if frame.pipeline else range(2, pod // size + 1):
                 if num_runs < 2 or num_runs * size > pod:
                     continue
-                for chunks in self.space.scope.interleaved_chunks:
+                if not can_interleave(frame.microbatches, num_runs):
+                    continue
+                for chunks in self.space.scope.interleaved_chunks(num_layers // num_runs):
                     count = chunks * num_runs
-                    if count > num_layers or not can_interleave(frame.microbatches, num_runs):
-                        continue
                     offsets = [pod - (num_runs - run) * size for run in range(num_runs)]
                     for option in self.space.options:
                         if option_fits(self.space.prices, frame, size, option):

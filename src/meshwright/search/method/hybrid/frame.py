@@ -4,8 +4,8 @@ Exact for its model: of all ways to cut the layers into stages, to give each sta
 the sizes, and an option, the least largest load that fits in memory, and of these the least sum.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import copy
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +16,7 @@ from meshwright.plan.part import ScheduleKind
 from meshwright.plan.stage import DraftStage, Frame, Option
 from meshwright.search.method.hybrid.draft import HybridDraft
 from meshwright.search.method.hybrid.option_price import LayerPrices
+from meshwright.search.method.hybrid.piece import Piece, StagePlace, price_stages
 from meshwright.search.method.hybrid.shape import Shapes
 from meshwright.search.method.hybrid.stage_chain import least_load, pick_options, read_chain
 from meshwright.search.method.hybrid.table import OptionTable, make_table
@@ -24,18 +25,6 @@ _COUNTS = 2
 """Numbers of stages that are looked at more closely, those with the least rough estimate."""
 _SLACKS = (0.0, 0.03, 0.1)
 """How far above the least largest load another cut of the layers may be if its sum is less."""
-
-
-@dataclass(frozen=True, slots=True)
-class StagePlace:
-    """What tells the devices of one stage from those of another of the same size."""
-
-    size: int
-    types: tuple[str, ...]
-    usable_bytes: float
-    latency_seconds: float
-    seconds_per_byte: float
-    """The seconds of a byte on the way to the next stage."""
 
 
 class Layouts:
@@ -58,9 +47,12 @@ class Layouts:
         runs = [
             slice(each * pod + offset, each * pod + offset + size) for each in range(frame.pods)
         ]
-        types = sorted({names[kind] for run in runs for kind in self._types[run].tolist()})
+        kinds = np.concatenate([self._types[run] for run in runs])
+        there, counts = np.unique(kinds, return_counts=True)
+        types = tuple(names[kind] for kind in there.tolist())
+        parts = tuple((counts / len(kinds)).tolist())
         usable = min(float(self.usable_bytes[run].min()) for run in runs)
-        return StagePlace(size, tuple(types), usable, *line)
+        return StagePlace(size, types, usable, *line, parts)
 
 
 class FrameSearch:
@@ -73,19 +65,19 @@ class FrameSearch:
         frame: Frame,
         sizes: Sequence[int],
         options: Sequence[Option],
-        num_chunks: int = 1,
+        *,
+        is_near: bool = True,
     ) -> None:
-        """`num_chunks`: how many runs of layers each run of devices holds."""
+        """`is_near`: of one size only stages with about an even share of the layers."""
         self.layouts = layouts
         self.frame = frame
         self.pod = len(layouts.prices.tiers.order) // frame.pods
         num_layers = layouts.prices.stack.num_layers
         is_even = len(sizes) == 1
-        runs = frame.pipeline or self.pod // sizes[0]
-        most = min(num_chunks * runs, num_layers)
-        self.shapes = shapes.near(most) if is_even else shapes
+        most = min(frame.pipeline or self.pod // sizes[0], num_layers)
+        self.shapes = shapes.near(most) if is_even and is_near else shapes
         self._options = options
-        self._tables: dict[tuple[int, tuple[str, ...]], OptionTable] = {}
+        self._tables: dict[tuple[object, ...], OptionTable] = {}
         self.sizes = [size for size in sizes if self.table_at(0, size).options]
         # Of what is left: where one size is, places are counted in stages.
         self.unit = int(np.gcd.reduce(self.sizes)) if self.sizes else 1
@@ -96,12 +88,19 @@ class FrameSearch:
 
     def table_of(self, place: StagePlace) -> OptionTable:
         """The table of stages at such places; without options where none is possible."""
-        key = (place.size, place.types)
+        key = (place.size, place.types, place.parts)
         if key not in self._tables:
-            self._tables[key] = make_table(
-                self.layouts.prices, self.shapes, self.frame, place.size, self._options, place.types
-            )
+            own = self.layouts.prices, self.shapes, self.frame, place.size, self._options
+            self._tables[key] = make_table(*own, place.types, place.parts)
         return self._tables[key]
+
+    def only(self, options: Collection[Option]) -> "FrameSearch":
+        """The same search with some of its options."""
+        part = copy(self)
+        part._tables = {key: table.only(options) for key, table in self._tables.items()}
+        part._options = tuple(options)
+        part.sizes = [size for size in self.sizes if part.table_at(0, size).options]
+        return part
 
     @property
     def num_units(self) -> int:
@@ -192,8 +191,11 @@ class FrameSearch:
             most = table.most_in_flight(place.usable_bytes, kind)
             pick_options(table.load, most, in_flight, best, picked)
             loads[number], chosen[number] = best.T, picked.T
-            if not self._hides_transfers(kind):
-                loads[number, 1:] += _shift(place, table, picked.T[1:])
+            shift = _shift(place, table, picked.T[1:])
+            if self._hides_transfers(kind):  # the way to the next stage takes one at a time
+                np.maximum(loads[number, 1:], shift, out=loads[number, 1:])
+            else:
+                loads[number, 1:] += shift
         return loads, chosen
 
     def _cut(
@@ -223,45 +225,23 @@ class FrameSearch:
         self, kind: ScheduleKind, chain: list[tuple[int, int, int, int]], chosen: Longs
     ) -> HybridDraft:
         known, places = self.places
-        stages, fills, loads, tails, weights, hosts = [], [], [], [], [], []
-        shift = 0.0
+        pieces, stages = [], []
         for number, (first, after, size, units) in enumerate(chain):
             from_end = len(chain) - 1 - number
             place_number = places[size, units]
-            place, shape = known[place_number], self.shapes.shape_of[first, after]
+            place, shape = known[place_number], int(self.shapes.shape_of[first, after])
             option = int(chosen[place_number, from_end, shape])
             table = self.table_of(place)
-            # Where stages wait, the last one does, too: in 1F1B while a gradient is sent, or in
-            # both passes.
-            front = shift / 2 if kind is ScheduleKind.ONE_F_ONE_B else shift
-            front = front if self.layouts.prices.runtime.blocks_on_transfers else 0.0
-            shift = 0.0
-            if from_end:
-                output = float(table.output_bytes[option, shape])
-                shift = 2 * (place.latency_seconds + place.seconds_per_byte * output)
-            fill = float(table.fill[option, shape])
-            tails.append(float(table.tail[option, shape]))
-            weights.append(float(table.weight[option, shape]))
-            fills.append(shift + fill)
-            loads.append(fill + (0.0 if self._hides_transfers(kind) else max(shift, front)))
-            hosts.append(float(table.host[option, shape]))
-            offset = self.pod - units * self.unit
+            pieces.append(Piece(table, option, shape, place))
             stages.append(
                 DraftStage(
-                    first=first, after=after, offset=offset, size=self.sizes[size],
-                    option=table.options[option],
+                    first=first, after=after, offset=self.pod - units * self.unit,
+                    size=self.sizes[size], option=table.options[option],
                 )
             )  # fmt: skip
+        seconds = price_stages(self.layouts.prices, self.frame, kind, stages, pieces)
         return HybridDraft(
-            frame=self.frame,
-            kind=kind,
-            stages=tuple(stages),
-            # Hosts run ahead of their devices, so that the longer of the two counts.
-            estimate_seconds=max(
-                _estimate(kind, self.frame, fills, loads, tails, weights)
-                + tie_seconds(self.layouts.prices, self.frame, stages),
-                self.frame.microbatches * max(hosts),
-            ),
+            frame=self.frame, kind=kind, stages=tuple(stages), estimate_seconds=seconds
         )
 
 
@@ -272,57 +252,6 @@ def flights(kind: ScheduleKind, num_stages: int, microbatches: int) -> Floats:
     else:
         held = np.full(num_stages, num_stages if kind is ScheduleKind.ZERO_BUBBLE else microbatches)
     return np.minimum(held, microbatches).astype(np.float64)
-
-
-def tie_seconds(prices: LayerPrices, frame: Frame, stages: Sequence[DraftStage]) -> float:
-    """Once a step: the first and the last stage exchange the gradients of tied weights."""
-    first, last = stages[0], stages[-1]
-    if prices.stack.tied_bytes <= 0 or first.offset == last.offset:
-        return 0.0
-    sent = []
-    for stage in (first, last):
-        team = stage.option.team
-        # Every context member has a copy, of which ZeRO leaves it its shard.
-        shards = frame.pods * stage.size // team.tensor if stage.option.zero else 1
-        sent.append(prices.stack.tied_bytes / team.tensor / shards)
-    size = min(first.size, last.size)
-    latency, per_byte = prices.tiers.shift_line(first.offset, size, last.offset - first.offset)
-    return latency + per_byte * max(sent)
-
-
-def _estimate(
-    kind: ScheduleKind, frame: Frame, fills: Sequence[float], loads: Sequence[float],
-    tails: Sequence[float], weights: Sequence[float],
-) -> float:  # fmt: skip
-    """Of a step; zero-bubble hides weight gradients where the others wait.
-
-    Qi et al., 2023, table 1: the bubble of ZB-H1 is shorter by two weight gradients a stage but
-    one. Few microbatches leave more gaps than there are weight gradients: then all that is not of
-    weights follows at the pace of the slowest, and one weight gradient is left at the end.
-    """
-    microbatches = frame.microbatches
-    if kind is not ScheduleKind.ZERO_BUBBLE:
-        return step_seconds(microbatches, fills, loads, tails)
-    hidden = [2 * each for each in weights[:-1]] + [0.0]
-    many = step_seconds(
-        microbatches, [a - b for a, b in zip(fills, hidden, strict=True)], loads, tails
-    )
-    few = weights[0] + step_seconds(
-        microbatches,
-        [a - b for a, b in zip(fills, weights, strict=True)],
-        [a - b for a, b in zip(loads, weights, strict=True)],
-        tails,
-    )
-    return max(many, few)
-
-
-def step_seconds(
-    microbatches: int, fills: Sequence[float], loads: Sequence[float], tails: Sequence[float]
-) -> float:
-    """An estimate: the first microbatch passes all stages, the others follow at the pace of the
-    slowest, and what happens once a step ends it."""
-    last = int(np.argmax(np.array(loads) + np.array(tails) / microbatches))
-    return sum(fills) + (microbatches - 1) * loads[last] + max(tails[0], tails[last])
 
 
 def _shift(place: StagePlace, table: OptionTable, picked: Longs) -> Floats:

@@ -1,132 +1,151 @@
 """Interleaved drafts: every run of devices holds several chunks of layers, S stages apart.
 
 Narayanan et al., 2021, section 2.2: with v chunks a device the bubble is a v-th, transfers are v
-times as many, and more microbatches are in flight. All chunks have the option of the draft that is
-interleaved, which may not fit any more; then other recomputation and ZeRO stages are tried.
+times as many, and more microbatches are in flight. All chunks have one option.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
+from meshwright.array import Floats, Longs
 from meshwright.plan.part import ScheduleKind
-from meshwright.plan.stage import DraftStage, Option, can_interleave
+from meshwright.plan.stage import DraftStage, can_interleave
 from meshwright.search.method.hybrid.draft import HybridDraft
-from meshwright.search.method.hybrid.frame import FrameSearch, Layouts, StagePlace, tie_seconds
-from meshwright.search.method.hybrid.scope import CHUNKS
-from meshwright.search.method.hybrid.shape import Shapes
+from meshwright.search.method.hybrid.frame import FrameSearch
+from meshwright.search.method.hybrid.piece import Piece, StagePlace, price_stages
 from meshwright.search.method.hybrid.stage_chain import least_load, read_chain
-from meshwright.search.method.hybrid.table import OptionTable
+from meshwright.search.method.hybrid.table import OptionTable, samples_of
+
+Cuts = tuple[tuple[int, int], ...]
+"""The first layer of each chunk and the one after its last."""
 
 
-def interleave(
-    layouts: Layouts,
-    shapes: Shapes,
-    options: Sequence[Option],
-    draft: HybridDraft,
-    several: Sequence[int] = CHUNKS,
-) -> Iterator[HybridDraft]:
-    """Drafts with several chunks a device on the devices of a draft whose stages are alike;
-    `several` are the numbers of chunks to try."""
-    sizes = {stage.size for stage in draft.stages}
-    teams = {stage.option.team for stage in draft.stages}
-    num_stages, microbatches = len(draft.stages), draft.frame.microbatches
-    if num_stages < 2 or len(sizes) > 1 or len(teams) > 1:
-        return
-    if not can_interleave(microbatches, num_stages):
-        return
-    wanted = [option for option in options if option.team in teams]
-    num_layers = len(shapes.shape_of) - 1
-    for chunks in several:
-        if chunks * num_stages <= num_layers:
-            search = FrameSearch(layouts, shapes, draft.frame, sorted(sizes), wanted, chunks)
-            best: HybridDraft | None = None
-            for number in range(len(search.table_at(0, search.sizes[0]).options)):
-                made = _cut(search, draft, number, chunks)
-                if made and (best is None or made.estimate_seconds < best.estimate_seconds):
-                    best = made
-            if best is not None:
-                yield best
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ChunkSearch:
+    """Equal runs of devices at the end of each pod of a frame, each with several chunks."""
 
+    search: FrameSearch
+    """The frame with one size, and tables of all options."""
+    num_runs: int
+    known: dict[tuple[object, ...], tuple[Cuts, ...]] = field(default_factory=dict)
+    """How layers are cut, by what loads depend on but for what happens once a step."""
 
-def _cut(search: FrameSearch, draft: HybridDraft, number: int, chunks: int) -> HybridDraft | None:
-    """Layers spread over all chunks as evenly as can be, one option everywhere; None: too full."""
-    num_stages = len(draft.stages)
-    total = chunks * num_stages
-    places = [search.layouts.place(draft.frame, stage.offset, stage.size) for stage in draft.stages]
-    tables = [search.table_of(place) for place in places]
-    if any(number >= len(table.options) for table in tables):
-        return None
-    loads = np.stack([tables[0].load[number][None].repeat(total, axis=0)])
-    units = np.zeros((1, total + 1), dtype=np.int64)
-    one = np.ones(1, dtype=np.int64)
-    value, *_ = least_load(loads, units, search.shapes.shape_of, one, np.inf, False)
-    if not value[total, 0, 0] < np.inf:
-        return None
-    limit = float(value[total, 0, 0]) * (1 + 1e-12)
-    _, layers, picked = least_load(loads, units, search.shapes.shape_of, one, limit, True)
-    chain = read_chain(layers, picked, one, total, total)
-    cuts = [(first, after) for first, after, *_ in chain]
-    shape = [int(search.shapes.shape_of[first, after]) for first, after in cuts]
-    if not _fits(draft, places, tables, number, shape, chunks):
-        return None
-    stages = tuple(
-        DraftStage(
-            first=first,
-            after=after,
-            offset=draft.stages[chunk % num_stages].offset,
-            size=draft.stages[chunk % num_stages].size,
-            option=tables[0].options[number],
+    def drafts(self, chunks: int) -> Iterator[HybridDraft]:
+        """By team and ZeRO stage the draft with so many chunks a run that computes least again."""
+        search, total = self.search, chunks * self.num_runs
+        if not search.sizes or self.num_runs < 2 or chunks < 2:
+            return
+        is_possible = total <= search.layouts.prices.stack.num_layers
+        if not is_possible or not can_interleave(search.frame.microbatches, self.num_runs):
+            return
+        options = search.table_at(0, search.sizes[0]).options
+        settings = [(option.team, option.zero) for option in options]
+        for setting in dict.fromkeys(settings):
+            rows = [row for row, each in enumerate(settings) if each == setting]
+            made = (self._cut(row, chunks) for row in rows)
+            least = min(filter(None, made), key=lambda draft: draft.estimate_seconds, default=None)
+            if least is not None:
+                yield least
+
+    @cached_property
+    def _places(self) -> list[StagePlace]:
+        search, size = self.search, self.search.sizes[0]
+        return [search.layouts.place(search.frame, offset, size) for offset in self._offsets]
+
+    @cached_property
+    def _offsets(self) -> list[int]:
+        size = self.search.sizes[0]
+        return [self.search.pod - (self.num_runs - run) * size for run in range(self.num_runs)]
+
+    def _cut_layers(self, table: OptionTable, row: int, total: int) -> tuple[Cuts, ...]:
+        """The first layers of so many chunks and those after their last ones: ways to cut that may
+        be good."""
+        search, option = self.search, table.options[row]
+        samples = samples_of(
+            search.layouts.prices.stack.graph.batch, search.frame, table.size, option.team
         )
-        for chunk, (first, after) in enumerate(cuts)
-    )
-    return HybridDraft(
-        frame=draft.frame,
-        kind=ScheduleKind.INTERLEAVED,
-        stages=stages,
-        estimate_seconds=_estimate(draft, places, tables, number, shape, chunks)
-        + tie_seconds(search.layouts.prices, draft.frame, stages),
-    )
+        key = (total, option.team, option.recompute, samples)
+        if key not in self.known:
+            loads, shape_of = table.load[row], search.shapes.shape_of
+            found = (_cut_evenly(loads, shape_of, total), _cut_in_turn(loads, shape_of, total))
+            self.known[key] = tuple(dict.fromkeys(filter(None, found)))
+        return self.known[key]
+
+    def _cut(self, row: int, chunks: int) -> HybridDraft | None:
+        """Layers spread over all chunks as evenly as can be; None: too full."""
+        tables = [self.search.table_of(place) for place in self._places]
+        ways = self._cut_layers(tables[0], row, chunks * self.num_runs)
+        made = (self._draft(tables, row, cuts) for cuts in ways)
+        return min(filter(None, made), key=lambda each: each.estimate_seconds, default=None)
+
+    def _draft(self, tables: Sequence[OptionTable], row: int, cuts: Cuts) -> HybridDraft | None:
+        search, num_runs, places = self.search, self.num_runs, self._places
+        shapes = np.array([search.shapes.shape_of[first, after] for first, after in cuts])
+        shapes = shapes.reshape(-1, num_runs).T
+        if not _fits(search.frame.microbatches, places, tables, row, shapes):
+            return None
+        stages = tuple(
+            DraftStage(
+                first=first,
+                after=after,
+                offset=self._offsets[chunk % num_runs],
+                size=search.sizes[0],
+                option=tables[0].options[row],
+            )
+            for chunk, (first, after) in enumerate(cuts)
+        )
+        kind = ScheduleKind.INTERLEAVED
+        pieces = [
+            Piece(table, row, shape, place)
+            for chunk in shapes.T.tolist()
+            for table, shape, place in zip(tables, chunk, places, strict=True)
+        ]
+        seconds = price_stages(search.layouts.prices, search.frame, kind, stages, pieces)
+        return HybridDraft(frame=search.frame, kind=kind, stages=stages, estimate_seconds=seconds)
+
+
+def _cut_evenly(loads: Floats, shape_of: Longs, total: int) -> Cuts:
+    """The largest chunk is as small as it can be, then chunks are as even as they can be."""
+    units, one = np.zeros((1, total + 1), dtype=np.int64), np.ones(1, dtype=np.int64)
+    every = loads[None, None].repeat(total, axis=1)
+    value, *_ = least_load(every, units, shape_of, one, np.inf, False)
+    limit = float(value[total, 0, 0]) * (1 + 1e-12)
+    if not limit < np.inf:
+        return ()
+    _, layers, picked = least_load(every * every, units, shape_of, one, limit * limit, True)
+    chain = read_chain(layers, picked, one, total, total)
+    return tuple((first, after) for first, after, *_ in chain)
+
+
+def _cut_in_turn(loads: Floats, shape_of: Longs, total: int) -> Cuts:
+    """Larger and smaller chunks take turns: each ends where its part of all the work does."""
+    num_layers = len(shape_of) - 1
+    places = np.arange(num_layers)
+    done = np.concatenate(([0.0], np.cumsum(loads[shape_of[places, places + 1]])))
+    ends = [0]
+    for number in range(1, total):
+        wanted = int(np.argmin(np.abs(done - done[-1] * number / total)))
+        ends.append(min(max(wanted, ends[-1] + 1), num_layers - total + number))
+    return tuple(pairwise([*ends, num_layers]))
 
 
 def _fits(
-    draft: HybridDraft, places: Sequence[StagePlace], tables: Sequence[OptionTable], number: int,
-    shape: Sequence[int], chunks: int,
+    microbatches: int, places: Sequence[StagePlace], tables: Sequence[OptionTable], row: int,
+    shapes: Longs,
 ) -> bool:  # fmt: skip
-    """Whether every device holds its chunks and what is in flight of them."""
-    num_stages, microbatches = len(draft.stages), draft.frame.microbatches
-    in_round = microbatches // max(1, microbatches // num_stages)
-    for stage, (place, table) in enumerate(zip(places, tables, strict=True)):
-        own = [shape[chunk * num_stages + stage] for chunk in range(chunks)]
-        warm_up = (chunks - 1) * in_round + 2 * (num_stages - 1 - stage) + 1
-        held = min(warm_up, chunks * microbatches)
-        saved = held * max(float(table.saved_bytes[number, each]) for each in own)
-        passing = max(float(table.passing_bytes[number, each]) for each in own)
-        fixed = sum(float(table.fixed_bytes[number, each]) for each in own)
+    """Whether every device holds its chunks (columns of `shapes`) and what is in flight."""
+    num_runs, chunks = shapes.shape
+    in_round = microbatches // max(1, microbatches // num_runs)
+    for run, (place, table) in enumerate(zip(places, tables, strict=True)):
+        own = shapes[run]
+        warm_up = (chunks - 1) * in_round + 2 * (num_runs - 1 - run) + 1
+        saved = min(warm_up, chunks * microbatches) * float(table.saved_bytes[row, own].max())
+        passing = float(table.passing_bytes[row, own].max())
+        fixed = float(table.fixed_bytes[row, own].sum())
         if fixed + passing + saved > place.usable_bytes:
             return False
     return True
-
-
-def _estimate(
-    draft: HybridDraft, places: Sequence[StagePlace], tables: Sequence[OptionTable], number: int,
-    shape: Sequence[int], chunks: int,
-) -> float:  # fmt: skip
-    num_stages, microbatches = len(draft.stages), draft.frame.microbatches
-    fills, loads, tails, hosts, firsts = [], [], [], [], []
-    for stage, (place, table) in enumerate(zip(places, tables, strict=True)):
-        own = [shape[chunk * num_stages + stage] for chunk in range(chunks)]
-        sent = [float(table.output_bytes[number, each]) for each in own]
-        shifts = [2 * (place.latency_seconds + place.seconds_per_byte * each) for each in sent]
-        loads.append(sum(float(table.fill[number, each]) for each in own))
-        fills.append(sum(shifts) + loads[-1])
-        firsts.append(shifts[0] + float(table.fill[number, own[0]]))
-        hosts.append(sum(float(table.host[number, each]) for each in own))
-        tails.append(sum(float(table.tail[number, each]) for each in own))
-    # Transfers hide behind other chunks' work but while the first chunks fill the pipeline. Few
-    # microbatches do not fill it: each passes all chunks, the next a chunk behind.
-    before = [0.0, *accumulate(firsts[:-1])]
-    steady = max(a + microbatches * b for a, b in zip(before, loads, strict=True))
-    passing = sum(fills) + (microbatches - 1) * max(loads) / chunks
-    return max(max(steady, passing) + max(tails), microbatches * max(hosts))

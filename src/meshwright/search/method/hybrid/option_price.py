@@ -4,7 +4,9 @@ Collectives are priced by tiers (see `meshwright.search.method.hybrid.tier`), fo
 and not for particular devices: the search looks at thousands of stages and the simulator at a few.
 """
 
+from collections.abc import Mapping
 from enum import IntEnum
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -16,6 +18,7 @@ from meshwright.cost.collective import Collective
 from meshwright.cost.layer.price import prepare_prices, price_layer
 from meshwright.cost.layer.result import TeamCall
 from meshwright.cost.layer.team import Team
+from meshwright.cost.memory import context_bytes
 from meshwright.cost.runtime import MESHWRIGHT, Runtime
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.part import Recompute
@@ -68,6 +71,22 @@ class LayerPrices:
         self._rows: dict[tuple[Team, Recompute, str, float], Floats] = {}
         self._lines: dict[tuple[Collective, Axis, Axis], Lines] = {}
         self._holder_lines: dict[tuple[Axis, Axis, Axis], Floats] = {}
+
+    @cached_property
+    def smallest_driven(self) -> Mapping[str, float]:
+        """The least memory of the devices of each type that a driver takes some of; infinite where
+        there is none."""
+        smallest = dict.fromkeys(self.cluster.type_names, np.inf)
+        taken = context_bytes(self.stack.graph, self.cluster).tolist()
+        for device, context in zip(self.cluster.devices, taken, strict=True):
+            if context:
+                smallest[device.type] = min(smallest[device.type], device.memory_bytes)
+        return smallest
+
+    @cached_property
+    def most_in_host(self) -> int:
+        """Devices of the largest host."""
+        return max(map(len, self.cluster.devices_of_host))
 
     def prepare(self, teams: list[Team], samples: list[float]) -> None:
         """Time all combinations at once."""

@@ -16,8 +16,6 @@ from meshwright.plan.stage import Frame
 
 MAX_TENSOR = 64
 MAX_CONTEXT = 64
-CHUNKS = (2, 3, 4, 6, 8)
-"""Stages of a run of devices that interleaved schedules are tried with."""
 _COUNTS = (
     "tensor", "context", "expert", "pipeline", "chunks", "data", "microbatches", "pods",
 )  # fmt: skip
@@ -93,10 +91,9 @@ class Scope:
         """Whether a run of devices may have one stage."""
         return not self.chunks or 1 in self.chunks
 
-    @property
-    def interleaved_chunks(self) -> tuple[int, ...]:
-        """How many stages a run of devices may have where it has several."""
-        return tuple(each for each in self.chunks if each > 1) or CHUNKS
+    def interleaved_chunks(self, most: int) -> tuple[int, ...]:
+        """How many stages a run of devices may have where it has several, up to `most`."""
+        return tuple(each for each in self.chunks or range(most + 1) if 1 < each <= most)
 
 
 def narrow_to_inference(scope: Scope) -> Scope:

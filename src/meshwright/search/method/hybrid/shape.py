@@ -53,9 +53,18 @@ class Shapes:
         length = after - first
         is_end = (first == 0) | (after == num_layers)
         is_near = (is_end | (length >= share / 2 - 2)) & (length <= 1.5 * share + 2)
-        kept, place = np.unique(self.shape_of[first[is_near], after[is_near]], return_inverse=True)
+        return self._only(first[is_near], after[is_near])
+
+    @cached_property
+    def whole(self) -> "Shapes":
+        """That of one stage with all layers."""
+        return self._only(np.array([0]), np.array([len(self.shape_of) - 1]))
+
+    def _only(self, first: Longs, after: Longs) -> "Shapes":
+        """Those of some stages, by their first layers and the layers after them."""
+        kept, place = np.unique(self.shape_of[first, after], return_inverse=True)
         shape_of = np.full_like(self.shape_of, -1)
-        shape_of[first[is_near], after[is_near]] = place.ravel()
+        shape_of[first, after] = place.ravel()
         by_shape = {each.name for each in fields(self)} - {"shape_of"}
         picked = {name: getattr(self, name)[kept] for name in by_shape}
         return Shapes(shape_of=shape_of, **picked)

@@ -1,6 +1,6 @@
 """A stack on a cluster and all that is searched: options, frames, and bounds on them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -16,6 +16,7 @@ from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
+from meshwright.kernel.row import group_values
 from meshwright.plan.describe import span, words
 from meshwright.plan.part import Recompute
 from meshwright.plan.stage import Frame, Option
@@ -30,7 +31,7 @@ from meshwright.search.method.hybrid.scope import (
     whole_batch,
 )
 from meshwright.search.method.hybrid.shape import Shapes, find_shapes
-from meshwright.search.method.hybrid.table import all_options, samples_of, work_bound
+from meshwright.search.method.hybrid.table import samples_of
 from meshwright.search.method.hybrid.tier import find_tiers
 
 
@@ -46,6 +47,11 @@ class HybridSpace:
     shapes: Shapes
     options: tuple[Option, ...]
     batch: int
+
+    @cached_property
+    def options_of_team(self) -> dict[Team, list[Option]]:
+        """The options of each team, in their order."""
+        return group_values((option.team, option) for option in self.options)
 
     def allows(self, draft: HybridDraft) -> bool:
         """Whether the plan of a draft is legal."""
@@ -67,9 +73,19 @@ def make_space(
         prices=prices,
         layouts=Layouts(prices),
         shapes=find_shapes(stack),
-        options=tuple(all_options(scope, teams)),
+        options=tuple(_all_options(scope, teams)),
         batch=whole_batch(stack),
     )
+
+
+def _all_options(scope: Scope, teams: Sequence[Team]) -> list[Option]:
+    """Every combination; no ZeRO where each device is said to be the only one with its layers."""
+    return [
+        Option(team=team, zero=zero, recompute=recompute)
+        for team in teams
+        for zero in ((0,) if scope.data == (1,) and team.context == 1 else scope.zero)
+        for recompute in scope.recompute
+    ]
 
 
 def _check_runnable(graph: Graph, cluster: Cluster) -> None:
@@ -83,52 +99,16 @@ def _check_runnable(graph: Graph, cluster: Cluster) -> None:
             )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Cell:
-    """A frame and a number of devices a stage, in a pod."""
-
-    frame: Frame
-    size: int
-    bounds: Mapping[Team, float]
-    """The bound of each team: no estimate of it is smaller."""
-
-    @cached_property
-    def bound(self) -> float:
-        """The bound of the best team."""
-        return min(self.bounds.values())
-
-    def options(self, space: HybridSpace, limit: float) -> list[Option]:
-        """Those whose team may be below the limit."""
-        return [each for each in space.options if self.bounds.get(each.team, inf) < limit]
-
-
-def list_cells(space: HybridSpace) -> list[Cell]:
-    """Those that are possible, by their bounds."""
-    teams = list(dict.fromkeys(option.team for option in space.options))
-    num_devices = space.cluster.num_devices
-    space.prices.prepare(teams, list_samples(space))
-    cells = []
-    for frame in list_frames(space.scope, space.batch, num_devices):
-        pod = num_devices // frame.pods
-        for size in list_sizes(pod):
-            if 2 * size > pod and frame.pods > 1:
-                continue  # one stage: replicas in one pod or in several are the same
-            bounds = work_bound(space.prices, space.shapes, frame, size, teams)
-            if bounds:
-                cells.append(Cell(frame=frame, size=size, bounds=bounds))
-    return sorted(cells, key=lambda cell: (cell.bound, cell.frame, cell.size))
-
-
 def list_samples(space: HybridSpace) -> list[float]:
     """Every number of samples that a team may get for a microbatch."""
-    widths = {option.team.num_devices: option for option in space.options}
+    widths = {option.team.num_devices: option.team for option in space.options}
     num_devices = space.cluster.num_devices
     found = set()
     for frame in list_frames(space.scope, space.batch, num_devices):
         for size in list_sizes(num_devices // frame.pods):
-            for width, option in widths.items():
+            for width, team in widths.items():
                 if size % width == 0:
-                    samples = samples_of(space.batch, frame, size, option)
+                    samples = samples_of(space.batch, frame, size, team)
                     if samples >= 1 and samples == int(samples):
                         found.add(samples)
     return sorted(found)

@@ -5,8 +5,8 @@ option gives a load (seconds a microbatch, with a share of what happens once a s
 microbatches that fit in memory at once; of the options that fit, the least load counts.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,14 +19,12 @@ from meshwright.cost.memory import (
     NETWORK_BYTES,
     PEER_BYTES,
     communicator_bytes,
-    context_bytes,
     kept_bytes,
 )
 from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS, num_ways
-from meshwright.plan.part import Recompute, ScheduleKind
+from meshwright.plan.part import ScheduleKind
 from meshwright.plan.stage import Frame, Option
 from meshwright.search.method.hybrid.option_price import Column, LayerPrices, holder_axes
-from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.shape import Shapes
 
 
@@ -41,10 +39,12 @@ class OptionTable:
     """Seconds a microbatch, transfers to the next stage not counted."""
     fill: Floats
     """Seconds that a microbatch takes to pass the stage."""
+    front: Floats
+    """Of `fill`, what forward takes."""
     host: Floats
     """What hosts take to launch it, beside that."""
     weight: Floats
-    """Of these, what only weight gradients take."""
+    """Of `fill`, what only weight gradients take."""
     tail: Floats
     """Seconds once a step, after the last backward."""
     fixed_bytes: Floats
@@ -60,6 +60,12 @@ class OptionTable:
     output_bytes: Floats
     """Bytes that each device sends to the next stage for a microbatch, and gets back as gradients.
     """
+
+    def only(self, options: Collection[Option]) -> "OptionTable":
+        """The rows of some of the options."""
+        rows = [row for row, option in enumerate(self.options) if option in options]
+        kept = {name: getattr(self, name)[rows] for name in _FIELDS}
+        return replace(self, options=tuple(self.options[row] for row in rows), **kept)
 
     def most_in_flight(self, usable_bytes: float, kind: ScheduleKind) -> Floats:
         """How many microbatches fit at once; below one: the stage does not fit at all.
@@ -82,17 +88,21 @@ def make_table(
     size: int,
     options: Sequence[Option],
     type_names: Sequence[str],
+    parts: Sequence[float] = (),
 ) -> OptionTable:
     """The table of a number of devices a stage, with the options that divide them and the batch.
 
-    On devices of several types the slowest counts.
+    On devices of several types the slowest counts; of those of which it is said which part of the
+    devices they are, replicas take samples in proportion to their speed.
     """
     fitting = [each for each in options if option_fits(prices, frame, size, each)]
     if not fitting:
         none = np.zeros((0, len(shapes.counts)))
         return OptionTable(frame=frame, size=size, options=(), **dict.fromkeys(_FIELDS, none))
-    parts = [_Part(prices, shapes, frame, size, fitting, name) for name in type_names]
-    slowest = [np.max([getattr(part, name) for part in parts], axis=0) for name in _FIELDS]
+    found = [_Part(prices, shapes, frame, size, fitting, name) for name in type_names]
+    if len(parts) > 1:
+        _follow_speed(found, parts, frame, size, fitting, prices.stack.graph.batch)
+    slowest = [np.max([getattr(part, name) for part in found], axis=0) for name in _FIELDS]
     return OptionTable(
         frame=frame,
         size=size,
@@ -101,15 +111,40 @@ def make_table(
     )
 
 
+def _follow_speed(
+    found: Sequence["_Part"],
+    parts: Sequence[float],
+    frame: Frame,
+    size: int,
+    options: Sequence[Option],
+    batch: float,
+) -> None:
+    """Let each type have samples in proportion to its speed, one a replica at the least, where
+    there are several replicas."""
+    fill = np.array([part.fill for part in found])  # by type, option and shape
+    even = 1 / np.tensordot(np.array(parts), 1 / np.maximum(fill, 1e-15), 1)
+    samples = np.array([samples_of(batch, frame, size, each.team) for each in options])[:, None]
+    is_alone = np.array([size * frame.pods == each.team.num_devices for each in options])[:, None]
+    shared = np.maximum(even, (fill / samples).max(axis=0))
+    shared = np.where(is_alone, fill.max(axis=0), shared)
+    for part in found:
+        scale = np.where(is_alone, 1.0, shared / np.maximum(part.fill, 1e-15))
+        for name in _BY_SAMPLES:
+            setattr(part, name, getattr(part, name) * scale)
+        part.load = np.maximum(part.fill, part.host) + part.tail / frame.microbatches
+
+
+_BY_SAMPLES = ("fill", "front", "weight", "saved_bytes", "deferred_bytes", "output_bytes")
+"""What grows with the samples that a replica gets."""
 _FIELDS = (
-    "load", "fill", "host", "weight", "tail", "fixed_bytes", "passing_bytes", "saved_bytes",
-    "deferred_bytes", "output_bytes",
+    "load", "fill", "front", "host", "weight", "tail", "fixed_bytes", "passing_bytes",
+    "saved_bytes", "deferred_bytes", "output_bytes",
 )  # fmt: skip
 
 
-def samples_of(batch: float, frame: Frame, size: int, option: Option) -> float:
+def samples_of(batch: float, frame: Frame, size: int, team: Team) -> float:
     """The samples of a microbatch that one team gets."""
-    replicas = size // option.team.num_devices
+    replicas = size // team.num_devices
     return batch / (frame.microbatches * frame.pods * replicas)
 
 
@@ -126,8 +161,14 @@ def option_fits(prices: LayerPrices, frame: Frame, size: int, option: Option) ->
         return False
     if option.zero and replicas * frame.pods * option.team.context == 1:
         return False
-    samples = samples_of(prices.stack.graph.batch, frame, size, option)
+    samples = samples_of(prices.stack.graph.batch, frame, size, option.team)
     return samples >= 1 and samples == int(samples)
+
+
+def _number(teams: Sequence[Team]) -> tuple[list[int], list[Team]]:
+    """The number of each team among those that differ, and these."""
+    numbers: dict[Team, int] = {}
+    return [numbers.setdefault(team, len(numbers)) for team in teams], list(numbers)
 
 
 class _Part:
@@ -148,14 +189,18 @@ class _Part:
         rows = np.stack(
             [
                 prices.rows(
-                    each.team, each.recompute, type_name, samples_of(batch, frame, size, each)
+                    each.team,
+                    each.recompute,
+                    type_name,
+                    samples_of(batch, frame, size, each.team),
                 )
                 for each in options
             ]
         )
         self.rows = rows  # option x kind x column
         self.shapes = shapes
-        lines = np.array([_lines(prices, frame, size, each.team) for each in options])
+        self.place, teams = _number([each.team for each in options])
+        lines = np.array([_lines(prices, frame, size, team) for team in teams])[self.place]
         self.zero = np.array([each.zero for each in options])[:, None]
         contexts = np.array([each.team.context for each in options])[:, None]
         widths = np.array([each.team.num_devices for each in options])[:, None]
@@ -163,7 +208,7 @@ class _Part:
         self.holders = size // widths * frame.pods * contexts
         self.expert_holders = self.holders // experts
         self._set_seconds(lines, frame)
-        self._set_bytes(prices, frame, size, options, type_name)
+        self._set_bytes(prices, frame, size, teams, type_name)
 
     def _set_seconds(self, lines: Floats, frame: Frame) -> None:
         """The times of a microbatch, of its host and of a step once, by option and shape."""
@@ -192,6 +237,7 @@ class _Part:
         self.fill, self.host = forward + backward, self._sum(Column.HOST) + calling
         if runtime.blocks_on_transfers:  # hosts have no lead over their devices
             self.fill = np.maximum(self.fill, self.host)
+        self.front = np.minimum(forward, self.fill)
         self.load = np.maximum(self.fill, self.host) + self.tail / frame.microbatches
         self.weight = self._sum(Column.WEIGHT)
 
@@ -200,28 +246,28 @@ class _Part:
         prices: LayerPrices,
         frame: Frame,
         size: int,
-        options: Sequence[Option],
+        teams: Sequence[Team],
         type_name: str,
     ) -> None:
         """What is held all the time, for a microbatch, and for a moment, by option and shape."""
-        rows = self.rows
+        rows, batch = self.rows, prices.stack.graph.batch
         self.saved_bytes = self._sum(Column.SAVED)
         self.deferred_bytes = self._sum(Column.DEFERRED)
         self.fixed_bytes = self._state() + self._buffers()
         library = prices.cluster.types[type_name].library_bytes
         self.passing_bytes = self._most(rows[:, :, Column.WORKSPACE]) + library
-        self.passing_bytes += np.array(
-            [_beside_bytes(prices, frame, size, each, type_name) for each in options]
-        )[:, None]
-        batch = prices.stack.graph.batch
-        side = [
-            prices.stack.side_bytes_at(samples_of(batch, frame, size, each)) for each in options
-        ]
-        is_scattered = np.array([each.team.sequence for each in options])[:, None]
-        widths = np.array([each.team.num_devices for each in options])[:, None]
-        contexts = np.array([each.team.context for each in options])[:, None]
-        parts = np.where(is_scattered, widths, contexts)
-        self.passing_bytes += self._transfers(np.array(side)[:, None]) / parts
+
+        def by_option(values: Sequence[float]) -> Floats:
+            """A column of what depends on an option's team only."""
+            return np.array(values, dtype=np.float64)[self.place, None]
+
+        beside = [_beside_bytes(prices, frame, size, team, type_name) for team in teams]
+        self.passing_bytes += by_option(beside)
+        samples = [samples_of(batch, frame, size, team) for team in teams]
+        side = by_option([prices.stack.side_bytes_at(each) for each in samples])
+        widths = by_option([team.num_devices for team in teams])
+        spread = by_option([team.num_devices if team.sequence else team.context for team in teams])
+        self.passing_bytes += self._transfers(side) / spread
         self.output_bytes = rows[:, :, Column.OUTPUT][:, self.shapes.last_kind] / widths
 
     def _sum(self, column: Column) -> Floats:
@@ -310,17 +356,15 @@ class _Part:
 
 
 def _beside_bytes(
-    prices: LayerPrices, frame: Frame, size: int, option: Option, type_name: str
+    prices: LayerPrices, frame: Frame, size: int, team: Team, type_name: str
 ) -> float:
     """What NCCL has on a device beyond what is kept free of it anyway.
 
     Groups of a device are told apart by their members and the distance of these. Neighbouring
     stages count as peers in the host, of which a device has as many as there are.
     """
-    graph, cluster, team = prices.stack.graph, prices.cluster, option.team
-    pairs = zip(cluster.devices, context_bytes(graph, cluster).tolist(), strict=True)
-    sizes = [each.memory_bytes for each, context in pairs if each.type == type_name and context]
-    if not sizes:
+    smallest = prices.smallest_driven[type_name]
+    if smallest == np.inf:
         return 0.0
     width, replicas = team.num_devices, size // team.num_devices * frame.pods
     groups = {(team.tensor, 1), (team.context, team.tensor), (team.expert, width)}
@@ -331,10 +375,10 @@ def _beside_bytes(
     is_staged = size * frame.pods < len(prices.tiers.order)
     is_ring = team.context > 1 and team.keys is Keys.RING
     peers = team.expert - 1 + 2 * is_staged + 2 * is_ring
-    near = min(peers, max(map(len, cluster.devices_of_host)) - 1)
+    near = min(peers, prices.most_in_host - 1)
     held += near * PEER_BYTES + NETWORK_BYTES * (peers > near)
-    kept = kept_bytes(min(sizes), CONTEXT_BYTES + np.array([0.0, held]))
-    return float(kept[1] - kept[0])
+    own, beside = (kept_bytes(smallest, CONTEXT_BYTES + each) for each in (0.0, held))
+    return float(beside) - float(own)
 
 
 def _fastest(lines: Floats, message_bytes: Floats) -> Floats:
@@ -354,39 +398,3 @@ def _lines(prices: LayerPrices, frame: Frame, size: int, team: Team) -> Floats:
     everyone = ((pod, 1), (frame.pods, pod))
     own, crowded = prices.holder_lines(*axes), prices.holder_lines(*axes[:2], everyone)
     return np.concatenate((own, crowded))
-
-
-def work_bound(
-    prices: LayerPrices, shapes: Shapes, frame: Frame, size: int, teams: Sequence[Team]
-) -> dict[Team, float]:
-    """By team that is possible: no plan of the frame with stages of that size and teams has a
-    smaller estimate. All compute, evenly spread, with as much memory as one likes, on the fastest
-    type."""
-    whole = shapes.counts[shapes.shape_of[0, prices.stack.num_layers]]
-    pod = len(prices.tiers.order) // frame.pods
-    stages = min(pod // size, prices.stack.num_layers)
-    bounds = {}
-    for team in teams:
-        option = Option(team=team, zero=0, recompute=Recompute.NONE)
-        if not option_fits(prices, frame, size, option):
-            continue
-        samples = samples_of(prices.stack.graph.batch, frame, size, option)
-        least = np.inf
-        for name in prices.cluster.type_names:
-            rows = prices.rows(team, Recompute.NONE, name, samples)
-            work = float((rows[:, Column.FORWARD] + rows[:, Column.BACKWARD]) @ whole)
-            # The first microbatch passes all stages; zero-bubble hides two weight gradients in it.
-            first = work - 2 * float(rows[:, Column.WEIGHT] @ whole) if stages > 1 else work
-            least = min(least, first + (frame.microbatches - 1) * work / stages)
-        bounds[team] = least
-    return bounds
-
-
-def all_options(scope: Scope, teams: Sequence[Team]) -> list[Option]:
-    """Every combination; no ZeRO where each device is said to be the only one with its layers."""
-    return [
-        Option(team=team, zero=zero, recompute=recompute)
-        for team in teams
-        for zero in ((0,) if scope.data == (1,) and team.context == 1 else scope.zero)
-        for recompute in scope.recompute
-    ]

@@ -42,7 +42,7 @@ class TrialScene:
 
     def plan(self, draft: HybridDraft) -> Plan:
         """The plan that a draft stands for."""
-        parts = self._planner.parts(draft.frame, draft.stages)
+        parts = self._planner.parts(draft.frame, draft.stages, draft.samples)
         return Plan(parts=parts, schedule=draft.schedule, runtime=self.runtime)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -87,6 +87,15 @@ class HybridTrials:
     """How context teams of settled drafts may get at keys."""
     verdicts: dict[tuple[object, ...], Verdict] = field(default_factory=dict)
     drafts: dict[tuple[object, ...], HybridDraft] = field(default_factory=dict)
+    settled: list[tuple[Verdict, HybridDraft]] = field(default_factory=list)
+    """What fits op by op, in the order in which it was looked at."""
+    tried: list[HybridDraft] = field(default_factory=list)
+    """The draft by layer that each of these comes from."""
+    settled_families: set[tuple[object, ...]] = field(default_factory=set)
+    num_ops: int = 0
+    """Instances of ops that were simulated for these."""
+    reason: str = ""
+    """Why the first of those that do not fit op by op, or cannot be lowered so, does not."""
 
     def run(self, drafts: Sequence[HybridDraft]) -> None:
         """Simulate those that are new."""
@@ -100,37 +109,53 @@ class HybridTrials:
         keys = sorted(self.verdicts, key=lambda key: self.verdicts[key].rank)
         return [(self.verdicts[key], self.drafts[key]) for key in keys]
 
-    def settle(self, most: int) -> tuple[list[tuple[Verdict, HybridDraft]], str]:
-        """The best of so many families that fit, simulated op by op and ranked by that; and if
-        there is none, why.
-
-        Where all of them together have too many ops, the rest keeps the order that it had. What
-        cannot be lowered op by op, or then does not fit, makes room for the next.
-        """
-        found: list[tuple[Verdict, HybridDraft]] = []
-        families: set[tuple[object, ...]] = set()
-        reason, num_ops = "", 0
-        for verdict, draft in self.ranked():
-            if len(found) == most or not verdict.fits:
-                break
-            if draft.family in families:
-                continue
-            plan = self.scene.plan(draft)
-            has_choice = any(part.context > 1 for part in plan.parts)
-            num_ops += count_instances(plan) * (len(self.keys) if has_choice else 1)
-            if found and num_ops > MAX_OP_INSTANCES:
-                found.append((verdict, draft))
-                families.add(draft.family)
-                continue
+    def settle(self, draft: HybridDraft) -> None:
+        """Simulate a draft op by op; one that cannot be lowered so, or then does not fit, is left
+        out."""
+        self.settled_families.add(draft.family)
+        plan = self.scene.plan(draft)
+        has_choice = any(part.context > 1 for part in plan.parts) and len(self.keys) > 1
+        self.num_ops += count_instances(plan) * (len(self.keys) if has_choice else 1)
+        verdict = self.verdicts[draft.key]
+        if self.settled and self.num_ops > MAX_OP_INSTANCES:
+            self.settled.append((verdict, draft))  # too many to look at: as by layer
+            self.tried.append(draft)
+            return
+        settled: tuple[Verdict, HybridDraft] | str = verdict, draft
+        if has_choice or plan.is_plain or choose_granularity(plan) == "op":
             settled = settle_draft(self.scene, draft, self.keys)
-            if not isinstance(settled, str) and settled[0].fits:
-                found.append(settled)
-                families.add(draft.family)
-            elif not reason:
-                reason = settled if isinstance(settled, str) else settled[0].binding
-        if num_ops <= MAX_OP_INSTANCES:
-            found.sort(key=lambda each: each[0].rank)
-        return found, reason
+        if not isinstance(settled, str) and settled[0].fits:
+            self.settled.append(settled)
+            self.tried.append(draft)
+        elif not self.reason:
+            self.reason = settled if isinstance(settled, str) else settled[0].binding
+
+    def settle_best(self, most: int) -> None:
+        """Settle the best by layer until so many families fit."""
+        while len(self.settled) < most and (draft := self.next_unsettled) is not None:
+            self.settle(draft)
+
+    @property
+    def next_unsettled(self) -> HybridDraft | None:
+        """The best draft by layer that fits and whose family is not settled, if there is one."""
+        for verdict, draft in self.ranked():
+            if not verdict.fits:
+                break
+            if draft.family not in self.settled_families:
+                return draft
+        return None
+
+    @property
+    def is_settled_by_op(self) -> bool:
+        """Whether no settled draft had too many ops to be looked at."""
+        return self.num_ops <= MAX_OP_INSTANCES
+
+    def ranked_settled(self) -> list[tuple[Verdict, HybridDraft]]:
+        """What fits op by op, from the best on. Where all together had too many ops, in the order
+        of the steps by layer."""
+        if not self.is_settled_by_op:
+            return list(self.settled)
+        return sorted(self.settled, key=lambda each: each[0].rank)
 
     @property
     def num_fitting(self) -> int:
@@ -146,9 +171,9 @@ class HybridTrials:
 
 def offer_trials(attempt: Attempt, trials: HybridTrials, runner_ups: int = RUNNER_UPS) -> None:
     """Offer the best plan, with the next best beside it; verdicts are of steps op by op."""
-    settled, reason = trials.settle(1 + runner_ups)
+    settled = trials.ranked_settled()[: 1 + runner_ups]
     if not settled:
-        attempt.refuse(reason)
+        attempt.refuse(trials.reason)
         return
     verdict, draft = settled[0]
     attempt.statistics |= {

@@ -45,6 +45,7 @@ from meshwright.search.method.pipeline.scope import PipelineScope, StageMapping
 from meshwright.search.method.pipeline.trial import CandidateTrials, TrialContext, open_pool
 from meshwright.search.method.pipeline.tune import neighbours
 from meshwright.search.problem import Problem
+from meshwright.search.relief import Reliever
 from meshwright.search.start import own_starts
 
 _CLIMBS = 3
@@ -60,6 +61,8 @@ _NEAR_PATIENCE = 6
 """The same near starts."""
 _INTERLEAVED = 4
 """Pipelines of different stages and replicas that are tried with several stages a device."""
+_RELIEVED = 12
+"""Pipelines of different stages and replicas that lack memory and are relieved, at most."""
 _REFINED = 10
 """Pipelines of different stages and replicas that are refined."""
 _MEMORY_SHARES = (1.0, 0.85, 0.7, 0.5)
@@ -87,10 +90,10 @@ def pipeline(
     if reason:
         attempt.refuse(reason)
         return
-    search = _PipelineSearch(problem, scope, options, num_workers)
+    search = _PipelineSearch(problem, attempt, options, num_workers)
     with problem.clock.heard(), search.trials:
         search.run()
-    search.conclude(attempt)
+    search.conclude()
 
 
 def _useful_devices(instance: Instance) -> Ints:
@@ -133,10 +136,12 @@ class _PipelineSearch:
     """Candidates, and what is known of them."""
 
     def __init__(
-        self, problem: Problem, scope: PipelineScope, options: Options, num_workers: int | None
+        self, problem: Problem, attempt: Attempt, options: Options, num_workers: int | None
     ) -> None:
         self.problem, self.instance, self.clock = problem, problem.instance, problem.clock
-        self.microbatches, self.scope, self.options = problem.microbatches, scope, options
+        self.attempt, self.reliever = attempt, Reliever(problem, problem.clock)
+        self.microbatches, self.options = problem.microbatches, options
+        self.scope = problem.scope_of(PipelineScope)
         prices = Prices(self.instance)
         self.estimator = Estimator(prices, problem.sharing)
         context = TrialContext(
@@ -162,8 +167,10 @@ class _PipelineSearch:
         for share in _MEMORY_SHARES:
             self.cutter.memory_share = share
             trials.run(self._allowed(self._split_candidates()), patience=_PATIENCE)
-            if trials.best is not None and trials.best[0].fits:
+            if trials.fits:
                 break
+            self._relieve()
+        self._relieve()
         if options.refines:
             trials.run(self._allowed(self._refined_candidates()))
         if options.interleaves and not self.cutter.blocks.has_tail:
@@ -194,6 +201,14 @@ class _PipelineSearch:
         trials.run(self._allowed(self._split_candidates()), patience=_NEAR_PATIENCE)
         for start in trials.leaders(1):
             trials.climb(start, self._neighbours)
+
+    def _relieve(self) -> None:
+        """Offer what the most promising that lack memory become where they save some."""
+        cluster = self.instance.cluster
+        fronts = (
+            [each.plan(cluster) for each in front] for front in self.trials.heavy()[:_RELIEVED]
+        )
+        self.reliever.offer(fronts, self.attempt)
 
     def _near_counts(self, start: Candidate) -> list[int]:
         """Microbatches within twice and half of a start's, its own first."""
@@ -348,13 +363,16 @@ class _PipelineSearch:
             held[list(home)] += peak
         return float(held.max())
 
-    def conclude(self, attempt: Attempt) -> None:
+    def conclude(self) -> None:
         """Offer what was best, judged op by op."""
-        trials = self.trials
+        attempt, trials = self.attempt, self.trials
         if trials.best is None:
-            if not self.clock.is_interrupted:
+            if not (self.clock.is_interrupted or attempt.has_any):
                 reason = self._lacking() or trials.reason or self.cutter.reason or _OUTSIDE
                 attempt.refuse(reason, trials.statistics)
+            return
+        if attempt.fits and not trials.fits:
+            attempt.statistics = trials.statistics
             return
         for candidate in trials.finalists():
             plan = candidate.plan(self.instance.cluster)

@@ -117,6 +117,7 @@ class CandidateTrials(AbstractContextManager["CandidateTrials"]):
         self._pool, self._context, self._clock = pool, context, clock
         self._estimate = estimate
         self._estimates: dict[Key, Estimate] = {}
+        self._seen: dict[Key, Candidate] = {}
         self._results: dict[Key, Result | None] = {}
         self.best: Result | None = None
         self.reason = ""
@@ -166,6 +167,35 @@ class CandidateTrials(AbstractContextManager["CandidateTrials"]):
             found.setdefault(tuple(map(len, result[1].homes)), result)
         return list(found.values())[:count]
 
+    @property
+    def fits(self) -> bool:
+        """Whether a candidate that fits was found."""
+        return self.best is not None and self.best[0].fits
+
+    def heavy(self) -> list[list[Candidate]]:
+        """Returns what lacks memory and may be faster than the best that fits, by its guess, or by
+        the simulator where that has seen it: of each number of stages and replicas, the fastest
+        first, candidates in the order of their steps of which each lacks less than those before."""
+        limit = self.best[0].step_seconds if self.best and self.fits else math.inf
+        known: list[tuple[float, float, Candidate]] = []
+        for key, candidate in self._seen.items():
+            estimate = self._estimates[key]
+            seconds, missing = estimate.guess_seconds, estimate.missing_bytes
+            if key in self._results:
+                if (result := self._results[key]) is None:
+                    continue
+                seconds, missing = result[0].step_seconds, result[0].missing_bytes
+            if seconds < limit and missing > 0:
+                known.append((seconds, missing, candidate))
+        least: dict[tuple[int, ...], float] = {}
+        fronts: dict[tuple[int, ...], list[Candidate]] = {}
+        for _, missing, candidate in sorted(known, key=lambda each: each[0]):
+            shape = tuple(map(len, candidate.homes))
+            if missing < least.get(shape, math.inf):
+                least[shape] = missing
+                fronts.setdefault(shape, []).append(candidate)
+        return list(fronts.values())
+
     def finalists(self) -> list[Candidate]:
         """Returns the best, the best usual ones, and those of one stage that run the batch at once.
 
@@ -190,6 +220,7 @@ class CandidateTrials(AbstractContextManager["CandidateTrials"]):
             if key not in self._estimates:
                 self.statistics["candidates"] += 1
                 self._estimates[key] = self._estimate(candidate)
+                self._seen[key] = candidate
         return [fresh[key] for key in sorted(fresh, key=lambda key: self._estimates[key].rank)]
 
     def _is_hopeless(self, estimate: Estimate) -> bool:

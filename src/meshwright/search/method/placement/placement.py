@@ -7,18 +7,20 @@ less of it, and where links are shared further rounds count with links as slow a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Floats, Ints, Longs
 from meshwright.cost.memory import usable_bytes
 from meshwright.plan.plan import Plan
 from meshwright.search.bound.window import ROUNDING, branch_bound, can_branch
 from meshwright.search.claim import Claim
+from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Attempt
 from meshwright.search.instance import devices_of_units, explain_nowhere, order_plan
 from meshwright.search.judge import Verdict
+from meshwright.search.method.placement.apart import FIRST_WAITS, host_sets, narrow, slowed
 from meshwright.search.method.placement.contend import contend
 from meshwright.search.method.placement.exhaustive.search import exhaust
 from meshwright.search.method.placement.improve import improve
@@ -26,6 +28,7 @@ from meshwright.search.method.placement.level_search import search_rounds
 from meshwright.search.method.placement.placement_walk import Placed, PlacementWalk
 from meshwright.search.order.decode import OrderDecoder
 from meshwright.search.problem import Problem
+from meshwright.search.relief import Reliever
 from meshwright.search.start import own_starts
 
 _PATIENCE, _LARGE_PATIENCE = 3, 1
@@ -44,6 +47,17 @@ _WEIGHTS = (1.0, 2.0, 0.5)
 """Powers of the slow-down, one after the other while nothing faster is found."""
 _SECONDS_AN_OP = 2e-5
 """What simulating the last round's plan takes, which the budget has to leave."""
+_ALONE_SHARE = 0.15
+"""Of the time for rounds that take every transfer to be alone, where links are shared."""
+_APART_HOSTS = 16
+"""Clusters of so many hosts at most are searched on some of them by themselves ..."""
+_APART_SHARE = 0.7
+"""... for this part of what is left of the time at most, ..."""
+_APART_TURNS = 6
+"""... each with so many turns of placements and of links as slow as these make them."""
+_ON_SHARE, _ON_PATIENCE, _SPREAD = 0.6, 8, 0.5
+"""Of the time left for rounds from the best with links slowed by luck, how many of them may find
+nothing, and the spread of the logarithms of that luck."""
 _EXHAUSTED_OPS = 12
 """Steps of so few ops are searched to the end."""
 _TRIES = 8
@@ -97,20 +111,30 @@ class _PlacementSearch:
         if starts:
             self._run_near(starts)
             return
-        self._walk()
+        self._take_plain()
+        shares_links = self._problem.sharing == "fair" and len(self.instance.cluster.hosts) > 1
+        if not self._is_done():
+            self._walk(self._clock.rest(_ALONE_SHARE, tells=False) if shares_links else self._clock)
+        self._relieve()
         if self._problem.sharing == "fair" and not self._is_done():
             self._walk_contended()
-        if not (self._is_done() or self._is_near()):
-            self._take_plain()
+            self._walk_apart()
         if self.instance.num_ops <= _EXHAUSTED_OPS and not self._is_done():
             self._exhaust()
         if not self._is_done():
             self._improve()
+        if shares_links and not self._is_done():
+            self._walk_on()
         if not self._is_done():
             self._branch()
         if not self._is_done():
             self._follow()
         self._clock.look()
+
+    def _relieve(self) -> None:
+        """Offer what the best becomes where it lacks memory and computes activations again."""
+        if self.best is not None and not self.best.verdict.fits:
+            Reliever(self._problem, self._clock).offer([[self.best.plan]], self.attempt)
 
     def _run_near(self, starts: Sequence[Plan]) -> None:
         walk = PlacementWalk(self.instance, self._limits, self._seed)
@@ -119,7 +143,7 @@ class _PlacementSearch:
         best = self.best
         assert best is not None and best.placed is not None, "there is a start"
         if not self._is_done():
-            self._walk(best.placed.device_of_unit)
+            self._walk(self._clock, best.placed.device_of_unit)
         if self._problem.sharing == "fair" and not self._is_done():
             self._walk_contended()
         if not (self._is_done() or self._is_near()):
@@ -146,13 +170,15 @@ class _PlacementSearch:
             and self.best.verdict.step_seconds <= self.attempt.bound_seconds * (1 + _NEAR)
         )
 
-    def _walk(self, start: Ints | None = None) -> None:
-        """Rounds, from a placement if one is given."""
+    def _walk(self, clock: Clock, start: Ints | None = None) -> None:
+        """Rounds, from a placement if one is given; one at least."""
         idle, tries = 0, 0
         is_large = start is not None or self.instance.num_ops > _LARGE_OPS
         patience = _LARGE_PATIENCE if is_large else _PATIENCE
-        search = search_rounds(self.instance, self._limits, self._seed, self._is_over, start)
-        while self.best is None or not (self._is_over() or idle >= patience):
+        search = search_rounds(
+            self.instance, self._limits, self._seed, lambda: clock.is_over, start
+        )
+        while not self._statistics["rounds"] or not (clock.is_over or idle >= patience):
             placed = next(search)
             verdict, is_better = self._take(placed)
             self._statistics["rounds"] += 1
@@ -163,7 +189,9 @@ class _PlacementSearch:
                 tries, idle = tries + 1, 0
                 self._limits = self._tightened(placed, verdict)
                 seed = self._seed + int(self._statistics["rounds"])
-                search = search_rounds(self.instance, self._limits, seed, self._is_over, start)
+                search = search_rounds(
+                    self.instance, self._limits, seed, lambda: clock.is_over, start
+                )
 
     def _walk_contended(self) -> None:
         """PlacementWalk on with links as slow as the best plan makes them by using them at once."""
@@ -183,6 +211,65 @@ class _PlacementSearch:
             idle = 0 if is_better else idle + 1
             if idle == len(_WEIGHTS):
                 return
+
+    def _walk_apart(self) -> None:
+        """Search on some hosts by themselves, links slowed; then on from what each has led to."""
+        if not 2 <= len(self.instance.cluster.hosts) <= _APART_HOSTS:
+            return
+        clock = self._clock.rest(_APART_SHARE, tells=False)
+        is_large = self.instance.num_ops > _LARGE_OPS
+        begun: list[tuple[Longs, _SimulatedPlan]] = []
+        for number, devices in enumerate(host_sets(self.instance)):
+            known: _SimulatedPlan | None = None
+            for turn, wait in enumerate(FIRST_WAITS[: 1 if is_large else None]):
+                place = narrow(slowed(self.instance, wait), devices, self._limits)
+                if clock.is_over or not place.can_run:
+                    break
+                placed = place.search(self._seed + 100 * number + turn, lambda: clock.is_over)
+                found = self._simulated(placed, None)
+                self._keep(found)
+                known = found if known is None or found.verdict.rank < known.verdict.rank else known
+            begun += [(devices, known)] if known is not None else []
+        begun.sort(key=lambda each: each[1].verdict.rank)
+        for number, (devices, found) in enumerate(begun):
+            self._alternate(devices, found, self._seed + 2000 + 100 * number, clock)
+
+    def _walk_on(self) -> None:
+        """From the best, with links as slow as it makes them, more or less by some luck."""
+        hosts = self.instance.cluster.host_of
+        everywhere, random = np.arange(self.instance.num_devices), np.random.default_rng(self._seed)
+        clock, idle, number = self._clock.rest(_ON_SHARE, tells=False), 0, 0
+        while idle < _ON_PATIENCE and not (clock.is_over or self._is_done()):
+            best = self.best
+            if best is None or best.placed is None or not best.verdict.fits:
+                return
+            instance = contend(self.instance, best.plan) or self.instance
+            luck = np.exp(random.normal(0.0, _SPREAD, (len(self.instance.cluster.hosts),) * 2))
+            instance = replace(instance, bandwidth=instance.bandwidth * luck[np.ix_(hosts, hosts)])
+            seed = self._seed + 10_000 + 100 * number
+            number += 1
+            place = narrow(instance, everywhere, self._limits)
+            placed = place.search(seed, lambda: clock.is_over, best.placed.device_of_unit)
+            found = self._simulated(placed, None)
+            self._keep(found)
+            self._alternate(everywhere, found, seed + 1, clock)
+            idle = 0 if self.best is not best else idle + 1
+
+    def _alternate(self, devices: Longs, start: _SimulatedPlan, seed: int, clock: Clock) -> None:
+        """Placements on some devices, and links as slow as these make them, in turn."""
+        best, idle = start, 0
+        for turn in range(_APART_TURNS):
+            if clock.is_over or self._is_done() or best.placed is None:
+                return
+            instance = contend(self.instance, best.plan, _WEIGHTS[idle]) or self.instance
+            place = narrow(instance, devices, self._limits)
+            placed = place.search(seed + turn, lambda: clock.is_over, best.placed.device_of_unit)
+            found = self._simulated(placed, None)
+            self._keep(found)
+            idle = 0 if found.verdict.beats(best.verdict, _GAIN) else idle + 1
+            if idle == len(_WEIGHTS):
+                return
+            best = found if idle == 0 else best
 
     def _tightened(self, placed: Placed, verdict: Verdict) -> Floats:
         """Limits in proportion to what counts here of a device's true peak.
@@ -252,7 +339,7 @@ class _PlacementSearch:
             return
         if self.best is not None and self.best.verdict.fits:
             target = self.best.verdict.step_seconds
-            self.attempt.raise_bound(branch_bound(self.instance, target))
+            self.attempt.raise_bound(branch_bound(self.instance, target, self._is_over))
 
     def _improve(self) -> None:
         """Exact search around the best placement, by the times without sharing."""
@@ -270,11 +357,15 @@ class _PlacementSearch:
     def _take(self, placed: Placed, order: Ints | None = None) -> tuple[Verdict, bool]:
         """Simulate a placement, by its starts or in an order; keep it if it is the best."""
         found = self._simulated(placed, order)
+        return found.verdict, self._keep(found)
+
+    def _keep(self, found: _SimulatedPlan) -> bool:
+        """Keep a plan if it is the best; whether it is so by enough to go on."""
         is_better = self.best is None or found.verdict.beats(self.best.verdict, _GAIN)
         if is_better or (self.best and found.verdict.rank < self.best.verdict.rank):
             self.best = found
             self.attempt.offer(found.plan, found.verdict)
-        return found.verdict, is_better
+        return is_better
 
     def _simulated(self, placed: Placed, order: Ints | None) -> _SimulatedPlan:
         """The plan of a placement, its ops in an order or as they start, and what it takes."""

@@ -35,9 +35,8 @@ from meshwright.search.problem import Problem
 MAX_HOSTS = 128
 """Of clusters whose pairs of hosts are given rates: there are as many as the square of it."""
 
-_PLAIN_SHARE, _UNIFORM_SHARE = 0.25, 0.2
-"""Of the budget for the search of placements under uniform bandwidth, and, of what is then left,
-for the search that is made for allocations, under uniform bandwidth; at most."""
+_PLAIN_SHARE = 0.4
+"""Of the budget for the search of placements under uniform bandwidth, at most."""
 _SEARCH_SHARE = 0.85
 """Of what is left for the search; the rest is for the last allocation and for the bound."""
 
@@ -48,16 +47,12 @@ def joint(problem: Problem, attempt: Attempt) -> None:
     share = 1.0 if space is None else _PLAIN_SHARE
     plain = _begin(clock.first(share, tells=False))
     placement(problem.within(plain.clock), plain)
-    found = plain
-    if space is not None and _can_go_on(plain):
-        searching = clock.rest(_UNIFORM_SHARE, tells=False)
-        found = search_uniform(problem.within(searching), plain, space)
-    if found.stop is Stop.LIMIT:
+    if plain.stop is Stop.LIMIT:
         clock.cut()
-    if space is not None and _can_go_on(found):
-        _Joint(problem, attempt, space).run(found)
+    if space is not None and _can_go_on(plain):
+        _Joint(problem, attempt, space).run(plain)
     else:
-        _adopt(attempt, found)
+        _adopt(attempt, plain)
 
 
 def _begin(clock: Clock) -> Attempt:
@@ -77,39 +72,6 @@ def _adopt(attempt: Attempt, found: Attempt) -> None:
         attempt.offer(found.plan, found.verdict)
     else:
         attempt.refuse(found.refusal)
-
-
-def search_uniform(problem: Problem, plain: Attempt, space: RateSpace) -> Attempt:
-    """What was found under uniform bandwidth, searched further as allocations are searched for.
-
-    On few hosts only, and with transfers that wait: what gains by that alone owes it to no
-    allocation.
-    """
-    clock = problem.clock
-    if plain.stop is Stop.PROVED:
-        return plain
-    judging = Judge(
-        instance=problem.instance, space=space, sharing=problem.sharing, allocates=False
-    )
-    limits = usable_bytes(problem.graph, problem.cluster)
-    search = JointSearch(
-        judging, space, limits, seed=problem.seed, clock=clock, bound=plain.bound_seconds
-    )
-    known = plain.plan if plain.fits else None
-    with clock.heard():
-        if known is not None:
-            search.take(JudgedPlan(plan=known, verdict=judging.try_plan(known)))
-        search.run(None if known is None else devices_of_units(judging.instance, known))
-    if search.best is None:
-        return plain
-    found = _begin(clock)
-    found.raise_bound(plain.bound_seconds)
-    found.statistics |= plain.statistics
-    found.offer(search.best.plan, search.best.verdict)
-    if plain.stop is Stop.LIMIT:
-        clock.cut()
-    clock.look()
-    return found
 
 
 class _Joint:
@@ -181,7 +143,9 @@ class _Joint:
         self._attempt.raise_bound(found.bound_seconds * ROUNDING)
         if not self._is_proved(best) and can_branch(self._widest) and not self._clock.is_over:
             target = best.verdict.step_seconds
-            self._attempt.raise_bound(branch_bound(self._widest, target))
+            self._attempt.raise_bound(
+                branch_bound(self._widest, target, lambda: self._clock.is_over)
+            )
 
     def _is_proved(self, found: JudgedPlan) -> bool:
         return found.verdict.step_seconds <= self._attempt.bound_seconds * (1 + 1e-9)

@@ -47,12 +47,8 @@ class Shared:
 class Bench:
     """Placements of one instance, timed under any rates."""
 
-    def __init__(
-        self, instance: Instance, space: RateSpace, limits: Floats, *, allocates: bool = True
-    ) -> None:
-        """`allocates`: else every placement has the rates of uniform bandwidth."""
+    def __init__(self, instance: Instance, space: RateSpace, limits: Floats) -> None:
         self.instance, self.space = instance, space
-        self._fixed = None if allocates else space.uniform_rates
         self._table = instance.bandwidth.copy()
         # Read-only as those of clusters are, which kernels are compiled for, yet it changes here.
         view = self._table.view()
@@ -94,9 +90,6 @@ class Bench:
 
     def reallocate(self, placed: Placed, rates: Floats, waits: Floats) -> Shared:
         """The best rates for a placement, for the order that ops start in under them."""
-        if self._fixed is not None:
-            timed = self.time(placed.device_of_unit, self._fixed, waits, placed.order)
-            return Shared(placed=timed, rates=self._fixed, waits=waits)
         best: Shared | None = None
         for _ in range(_TURNS):
             rates = self._best_rates(Shared(placed=placed, rates=rates, waits=waits))
@@ -140,16 +133,13 @@ class Judge:
     instance: Instance
     space: RateSpace
     sharing: str
-    allocates: bool = True
-    """Whether plans have allocations; else bandwidth is uniform."""
 
     def simulate(self, shared: Shared, order: Ints) -> JudgedPlan:
         """The plan whose devices run their ops in this order, under the rates."""
         device_of_op = shared.placed.device_of_unit[self.instance.unit_of].astype(np.int32)
         plan = order_plan(self.instance, device_of_op, order)
-        if self.allocates:
-            rates = self._rates_in_use(shared)
-            plan = replace(plan, allocations=divide_allocations(self.instance.cluster, rates))
+        rates = self._rates_in_use(shared)
+        plan = replace(plan, allocations=divide_allocations(self.instance.cluster, rates))
         return JudgedPlan(plan=plan, verdict=self.try_plan(plan), shared=shared)
 
     def try_plan(self, plan: Plan) -> Verdict:
@@ -158,8 +148,6 @@ class Judge:
 
     def polish(self, found: JudgedPlan) -> JudgedPlan:
         """The same plan with the best rates for its orders as the simulator has them."""
-        if not self.allocates:
-            return found
         graph, cluster = self.instance.graph, self.instance.cluster
         allocated = allocate(graph, cluster, found.plan, sharing=self.sharing)
         plan, shared = allocated.plan, found.shared

@@ -3,66 +3,31 @@
 A placement is searched for under some rates, the network is shared out anew for what is found, and
 so on until neither helps; from several rates, then from changes of the best ones. Last come exact
 search around the best and moves of single units that are timed with rates of their own. The
-simulator has the last word on everything. Uniform bandwidth is searched in the same way, with rates
-that never change, so that the two can be compared.
+simulator has the last word on everything.
 
 Placements on the devices of some hosts only are searched apart: a search on all rarely stays there.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
-from meshwright.array import Floats, Ints, Longs, marked
+from meshwright.array import Floats, Ints, marked
 from meshwright.search.clock import Clock
 from meshwright.search.instance import Instance
 from meshwright.search.judge import tighten
 from meshwright.search.method.bandwidth.joint.judge import Bench, Judge, JudgedPlan, Shared
 from meshwright.search.method.bandwidth.joint.space import RateSpace, RateStart, find_starts
+from meshwright.search.method.placement.apart import FIRST_WAITS, Narrow, narrow
 from meshwright.search.method.placement.contend import contend
 from meshwright.search.method.placement.improve import improve
-from meshwright.search.method.placement.level_search import search_rounds
 from meshwright.search.method.placement.placement_walk import Placed
 
 _MOVE_GAIN = 1e-6
 _PASSES = 4
 """Times that all units near the longest path are gone through."""
-
-
-class Narrow:
-    """An instance as if it had some hosts' devices only; answers have the devices' own numbers."""
-
-    def __init__(self, instance: Instance, space: RateSpace, hosts: Longs, limits: Floats) -> None:
-        self._devices = np.flatnonzero(np.isin(space.hosts.host_of, hosts))
-        table = np.ix_(self._devices, self._devices)
-        bandwidth, latency = instance.bandwidth[table], instance.latency[table]
-        for each in (bandwidth, latency):
-            each.setflags(write=False)  # as of a cluster, which kernels are compiled for
-        self._limits = limits[self._devices]
-        self._instance = replace(
-            instance,
-            type_of=instance.type_of[self._devices],
-            bandwidth=bandwidth,
-            latency=latency,
-        )
-
-    def can_run(self) -> bool:
-        """Whether each unit can run on some of the devices."""
-        return bool(
-            np.isfinite(self._instance.unit_seconds[:, self._instance.type_of]).any(axis=1).all()
-        )
-
-    def search(
-        self, seed: int, is_over: Callable[[], bool], device_of_unit: Ints | None = None
-    ) -> Placed:
-        """A round of search from a placement, or a first one, from none."""
-        known = None
-        if device_of_unit is not None:
-            known = np.searchsorted(self._devices, device_of_unit).astype(np.int32)
-        placed = next(search_rounds(self._instance, self._limits, seed, is_over, known))
-        return replace(placed, device_of_unit=self._devices[placed.device_of_unit].astype(np.int32))
 
 
 _TURNS = 6
@@ -78,9 +43,6 @@ _PATIENCE, _LARGE_PATIENCE = 8, 2
 """Changes of the best rates that find nothing faster before the search ends; for large steps."""
 _SPREAD = 0.5
 """Of the logarithms of rates that are changed."""
-_FIRST_WAITS = (1.25, 1.5, 1.0)
-"""How many times as long as alone transfers are taken to need in the first rounds from each start,
-where they share links; of these rounds the best counts, and of large steps there is one."""
 _TRIES = 8
 """Times that memory which may be filled is lowered."""
 
@@ -105,7 +67,7 @@ class JointSearch:
         self._is_fair = judge.sharing == "fair"
         self._is_large = self._instance.num_ops > _LARGE_OPS
         self._tries = 0
-        self._hoped = space.most if judge.allocates else space.uniform_rates
+        self._hoped = space.most
         self._bench = self._make_bench()
 
     def run(self, device_of_unit: Ints | None) -> None:
@@ -132,14 +94,7 @@ class JointSearch:
                 step()
 
     def _starts(self) -> Iterator[RateStart]:
-        """Under uniform bandwidth they differ by their hosts only."""
-        seen: set[int] = set()
-        for start in islice(find_starts(self._space), _LARGE_STARTS if self._is_large else None):
-            if self._judge.allocates:
-                yield start
-            elif len(start.hosts) not in seen:
-                seen.add(len(start.hosts))
-                yield replace(start, rates=self._hoped)
+        return islice(find_starts(self._space), _LARGE_STARTS if self._is_large else None)
 
     def take(self, found: JudgedPlan) -> bool:
         """Keep it if it is the best; whether it is faster by enough to go on."""
@@ -190,8 +145,9 @@ class JointSearch:
                 rates, device_of_unit = best.shared.rates, best.shared.placed.device_of_unit
                 waits = self._waits(best, _WEIGHTS[idle]) if self._is_fair else waits
             assert device_of_unit is not None, "given, or of what it has begun with"
-            narrow = self._narrow(start, rates, waits)
-            placed = narrow.search(seed + turn, self._is_over, device_of_unit)
+            placed = self._narrow(start, rates, waits).search(
+                seed + turn, self._is_over, device_of_unit
+            )
             found, is_gain = self._take_shared(placed, rates, waits)
             has_gained |= is_gain
             idle = 0 if best is None or found.verdict.beats(best.verdict, _GAIN) else idle + 1
@@ -205,19 +161,19 @@ class JointSearch:
     def _begin(self, start: RateStart, seed: int) -> JudgedPlan | None:
         """The best of several first rounds; None: some op can run on no device of the hosts."""
         best: JudgedPlan | None = None
-        for number, wait in enumerate(_FIRST_WAITS[: 1 if self._is_large else None]):
+        for number, wait in enumerate(FIRST_WAITS[: 1 if self._is_large else None]):
             waits = np.full_like(start.rates, wait if self._is_fair else 1.0)
-            narrow = self._narrow(start, start.rates, waits)
-            if not narrow.can_run() or (best is not None and self._is_done()):
+            place = self._narrow(start, start.rates, waits)
+            if not place.can_run or (best is not None and self._is_done()):
                 break
-            placed = narrow.search(seed + number, self._is_over)
+            placed = place.search(seed + number, self._is_over)
             found, _ = self._take_shared(placed, start.rates, waits)
             best = found if best is None or found.verdict.rank < best.verdict.rank else best
         return best
 
     def _narrow(self, start: RateStart, rates: Floats, waits: Floats) -> Narrow:
-        instance = self._bench.under(rates, waits)
-        return Narrow(instance, self._space, start.hosts, self._limits)
+        devices = np.flatnonzero(np.isin(self._space.hosts.host_of, start.hosts))
+        return narrow(self._bench.under(rates, waits), devices, self._limits)
 
     def _waits(self, found: JudgedPlan, weight: float) -> Floats:
         """By pair of hosts: how many times as long as alone transfers take in a plan."""
@@ -233,8 +189,7 @@ class JointSearch:
         return waits
 
     def _make_bench(self) -> Bench:
-        allocates = self._judge.allocates
-        return Bench(self._instance, self._space, self._limits, allocates=allocates)
+        return Bench(self._instance, self._space, self._limits)
 
     def _change_best(self) -> None:
         """Begin anew at the best placement under other rates, while that helps."""
@@ -276,7 +231,7 @@ class JointSearch:
 
     def _move_best(self) -> None:
         shared = self._best_shared()
-        if shared is None or not self._judge.allocates:
+        if shared is None:
             return
         moved = improve_shared(self._bench, shared, self._seed, self._is_over)
         self.statistics["moves"] = float(moved.num_tried)

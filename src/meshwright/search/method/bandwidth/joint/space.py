@@ -11,6 +11,7 @@ import numpy as np
 from meshwright.array import Bools, Floats, Longs, marked
 from meshwright.cluster.cluster import Cluster
 from meshwright.search.method.bandwidth.rate.rates import HostPairs, find_host_pairs
+from meshwright.search.method.placement.apart import host_counts
 
 FAINT = 1e-2
 """Of what a pair may get: what it has in a pattern that it is no part of, so that a placement which
@@ -29,15 +30,6 @@ class RateSpace:
     entering: Floats
     uniform: Floats
     """By pair of devices, when nothing is allocated."""
-
-    @property
-    def uniform_rates(self) -> Floats:
-        """By pair of hosts, when nothing is allocated; zero: no way."""
-        rates = np.zeros_like(self.most)
-        here, there = np.nonzero(self.pairs[np.ix_(self.hosts.host_of, self.hosts.host_of)])
-        ends = self.hosts.host_of[here], self.hosts.host_of[there]
-        np.maximum.at(rates, ends, self.uniform[here, there])
-        return rates
 
     @property
     def num_hosts(self) -> int:
@@ -107,7 +99,7 @@ def find_starts(space: RateSpace) -> Iterator[RateStart]:
     """
     # Of equals the first: hosts that carry much.
     widest = np.argsort(-np.minimum(space.leaving, space.entering), kind="stable")
-    for count in _counts(space.num_hosts):
+    for count in host_counts(space.num_hosts):
         hosts = np.sort(widest[:count])
         is_chosen = marked(space.num_hosts, hosts)
         yield RateStart(hosts=hosts, rates=_pattern(space, is_chosen[:, None] & is_chosen))
@@ -119,12 +111,6 @@ def find_starts(space: RateSpace) -> Iterator[RateStart]:
         yield RateStart(hosts=everyone, rates=_pattern(space, np.abs(there - here) == 1))
         is_next = (step == 1) | (step == space.num_hosts - 1)
         yield RateStart(hosts=everyone, rates=_pattern(space, is_next))
-
-
-def _counts(num_hosts: int) -> list[int]:
-    """Numbers of hosts that share the network among themselves: two, three, powers of two, all."""
-    counts = {2, 3, num_hosts} | {1 << k for k in range(2, num_hosts.bit_length())}
-    return sorted(each for each in counts if 2 <= each <= num_hosts)
 
 
 def _pattern(space: RateSpace, is_used: Bools) -> Floats:
