@@ -22,7 +22,8 @@ def completed(line: str) -> list[str]:
     ("line", "found"),
     [
         ("si", ["simulate"]),
-        ("cluster ", ["list", "show", "save", "check", "schema"]),
+        ("cluster d", ["detect"]),
+        ("cluster s", ["show", "save", "schema"]),
         ("cluster sh", ["show"]),
         ("plan bert-b", ["bert-base"]),
         ("plan bert-base --cl", ["--cluster"]),
