@@ -83,11 +83,12 @@ def test_of_the_ways_to_get_at_keys_the_faster_one_is_taken() -> None:
 
 
 def test_more_devices_than_samples_and_layers_are_left_idle() -> None:
-    # No op is divided: each of two samples is on one device a stage, of four stages at most.
+    # No op is divided: each of two samples is on one device a stage, of six stages at most: four
+    # layers, the embedding and the head.
     scope = replace(SCOPE, tensor=(1,), context=(1,))
     answer = search(small_model(batch=2, layers=4), find_cluster("h100-spineleaf-64"), scope=scope)
     used = {device for part in answer.plan.parts for device in part.devices}
-    assert 1 < len(used) <= 2 * 4
+    assert 1 < len(used) <= 2 * 6
 
 
 def test_devices_of_mixed_memory_hold_what_they_can() -> None:
