@@ -142,6 +142,13 @@ def test_no_time_at_all_still_gives_a_plan() -> None:
     assert answer.statistics["simulated"] == 1
 
 
+@pytest.mark.parametrize("name", few(["hierarchical-4x4x4", "titan-v-4x4"], "titan-v-4x4"))
+def test_no_more_than_a_fifth_is_added_to_a_budget(name: Any) -> None:
+    answer = search(mw.load_graph("vgg16"), find_cluster(name))
+    assert answer.stop is Stop.LIMIT
+    assert LOOKS * TICK_SECONDS / 2 < answer.search_seconds <= 1.2 * LOOKS * TICK_SECONDS
+
+
 @pytest.mark.slow
 def test_a_budget_holds_where_little_fits() -> None:
     # Few of many chains of stages fit, so that few are simulated: looking for them took minutes.
