@@ -83,11 +83,12 @@ def test_of_the_ways_to_get_at_keys_the_faster_one_is_taken() -> None:
 
 
 def test_more_devices_than_samples_and_layers_are_left_idle() -> None:
-    # No op is divided: each of two samples is on one device a stage, of four stages at most.
+    # No op is divided: each of two samples is on one device a stage, of six stages at most: four
+    # layers, the embedding and the head.
     scope = replace(SCOPE, tensor=(1,), context=(1,))
     answer = search(small_model(batch=2, layers=4), find_cluster("h100-spineleaf-64"), scope=scope)
     used = {device for part in answer.plan.parts for device in part.devices}
-    assert 1 < len(used) <= 2 * 4
+    assert 1 < len(used) <= 2 * 6
 
 
 def test_devices_of_mixed_memory_hold_what_they_can() -> None:
@@ -139,6 +140,13 @@ def test_no_time_at_all_still_gives_a_plan() -> None:
     assert answer.plan is not None
     assert answer.stop is Stop.LIMIT
     assert answer.statistics["simulated"] == 1
+
+
+@pytest.mark.parametrize("name", few(["hierarchical-4x4x4", "titan-v-4x4"], "titan-v-4x4"))
+def test_no_more_than_a_fifth_is_added_to_a_budget(name: Any) -> None:
+    answer = search(mw.load_graph("vgg16"), find_cluster(name))
+    assert answer.stop is Stop.LIMIT
+    assert LOOKS * TICK_SECONDS / 2 < answer.search_seconds <= 1.2 * LOOKS * TICK_SECONDS
 
 
 @pytest.mark.slow

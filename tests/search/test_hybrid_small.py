@@ -17,9 +17,11 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
 from meshwright.search.judge import try_plan
+from meshwright.search.method.hybrid import hybrid as module
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.portfolio import search_by
 from meshwright.simulate.simulate import simulate
+from quick import few
 
 hybrid = partial(search_by, "hybrid")
 
@@ -283,6 +285,29 @@ def is_best_of_all(instance: Any) -> Any:
 )
 def test_on_eight_devices_the_plan_equals_brute_force(shape: Any, chosen: Any) -> None:
     assert is_best_of_all((LARGE, shape, scope_of(**chosen)))
+
+
+ALONE: list[dict[str, Any]] = [
+    {"tensor": (1, 2), "zero": (0, 3)},
+    {"tensor": (1,), "context": (1, 2), "schedules": (ScheduleKind.GPIPE,)},
+    {"tensor": (1, 2, 4), "pipeline": (2,), "recompute": tuple(Recompute)},
+    {"tensor": (1, 2), "schedules": EVERY, "zero": (1,)},
+]
+
+
+@pytest.mark.parametrize("chosen", few(ALONE, ALONE[1], ALONE[3]))
+def test_settings_alone_find_the_plan_of_brute_force(
+    chosen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where stages are of one size, and not every plan is looked at."""
+    monkeypatch.setattr(module, "_SMALL_DEVICES", 0)
+    graph, cluster = small_model(**LARGE), small_cluster(*EIGHT)
+    scope = Scope(**scope_of(**chosen, mixed=False))
+    found = best_of_all(graph, cluster, scope)
+    assert found is not None
+    answer = hybrid(graph, cluster, scope=scope, budget_seconds=120)
+    assert answer.statistics["whole"] == 0.0
+    assert answer.statistics["layer_seconds"] == pytest.approx(found[0], rel=1e-9)
 
 
 @pytest.mark.slow

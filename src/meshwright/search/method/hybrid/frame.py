@@ -21,7 +21,7 @@ from meshwright.search.method.hybrid.shape import Shapes
 from meshwright.search.method.hybrid.stage_chain import least_load, pick_options, read_chain
 from meshwright.search.method.hybrid.table import OptionTable, make_table
 
-_COUNTS = 2
+_COUNTS = 4
 """Numbers of stages that are looked at more closely, those with the least rough estimate."""
 _SLACKS = (0.0, 0.03, 0.1)
 """How far above the least largest load another cut of the layers may be if its sum is less."""

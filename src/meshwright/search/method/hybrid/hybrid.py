@@ -32,8 +32,8 @@ from meshwright.search.pool.process import Processes
 from meshwright.search.problem import Problem
 
 _DRAFT_SHARE, _MIXED_SHARE, _LAYER_SHARE, _SETTLED_SHARE = 0.4, 0.55, 0.7, 0.85
-"""The parts of the budget after which no more drafts of one size are made, none of several, none
-are simulated by layer, and none op by op but those that are better for it."""
+"""The parts of the time after layers and tiers are known, after which no more drafts of one size
+are made, none of several, none are simulated by layer, and none op by op but the best."""
 _ROUND = 8
 """After so many settings the best draft is simulated."""
 _NEAR_SHARE = 0.5
@@ -120,8 +120,10 @@ def _look(comparison: Comparison, pool: Pool) -> bool:
     """Simulate the drafts of every setting that may be better than the best so far; whether every
     plan of the scope was looked at."""
     space, clock = comparison.space, comparison.clock
-    comparison.clock = clock.first(_LAYER_SHARE)
-    proposals = Proposals(space, comparison.limit, clock.first(_DRAFT_SHARE))
+    shares = (_DRAFT_SHARE, _MIXED_SHARE, _LAYER_SHARE, _SETTLED_SHARE)
+    drafting, mixing, simulating, settling = map(clock.rest, shares)
+    comparison.clock = simulating
+    proposals = Proposals(space, comparison.limit, drafting)
     for number, drafts in enumerate(proposals.drafts()):
         for draft in drafts:
             pool.offer(share_samples(space, draft))
@@ -134,14 +136,12 @@ def _look(comparison: Comparison, pool: Pool) -> bool:
     is_small = is_small and len(space.cluster.type_names) == 1
     if is_small and exhaust(space, comparison.trials, _EXHAUSTED, comparison.clock):
         return True
-    mixing = clock.first(_MIXED_SHARE)
     for draft in propose_mixed(space, pool.drafts(), comparison.limit, mixing):
         pool.offer(share_samples(space, draft))
     _simulate(comparison, pool)
-    comparison.clock = clock.first(_SETTLED_SHARE)
+    comparison.clock = settling
     comparison.settle(1 + RUNNER_UPS)
     # Where steps op by op are longer, more drafts may be better than the best of them.
-    comparison.clock = clock.first(_SETTLED_SHARE)
     _simulate(comparison, pool)
     return False
 
