@@ -119,11 +119,14 @@ def space_bound(space: HybridSpace) -> float:
 
     Every sample passes every layer on some team, and its members are busy for as long as that
     takes: device-seconds a sample, at the best team and microbatch for that layer, divided by all
-    devices. With several types of devices every second counts as one of the fastest type's.
+    devices. With several types of devices every second counts as one of the fastest type's, and a
+    replica may get any share of the batch: a layer takes no less a sample for fewer of them.
     """
     stack, cluster = space.stack, space.cluster
     teams = list(dict.fromkeys(option.team for option in space.options))
     samples = list_samples(space)
+    if len(cluster.type_names) > 1:
+        samples = sorted({*samples, float(space.batch)})
     space.prices.prepare(teams, samples)
     total = 0.0
     for number, kind in enumerate(stack.kinds):
