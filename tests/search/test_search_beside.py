@@ -86,7 +86,7 @@ def test_auto_takes_what_processes_find(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(portfolio, "Beside", started)
     monkeypatch.setattr(run, "METHODS", {**METHODS, "pipeline": slow})
     problem = make_problem()
-    answer = find_plan(problem.graph, problem.cluster, budget_seconds=60, progress=lines.append)
+    answer = find_plan(problem.graph, problem.cluster, budget_seconds=20, progress=lines.append)
     assert [each.name for each in processes] == ["deploy"]
     assert any(line.startswith("deploy: ") for line in lines)
     assert answer.statistics["deploy_seconds"] <= answer.statistics["data_seconds"]
