@@ -214,7 +214,9 @@ def join(rank: int, port: int, place: Path) -> None:
         text = f"joined {len(hosts)}"
     except RankError as error:
         text = f"error: {error}"
-    (place / f"ended-{rank}").write_text(text)
+    written = place / f"ending-{rank}"
+    written.write_text(text)
+    written.rename(place / f"ended-{rank}")  # whoever waits for it never reads half of it
     os._exit(0)  # the store goes with rank 0, whatever the other is at
 
 
