@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.search.method.deploy.analysis import analyse
-from meshwright.search.method.deploy.deploy import fill_up, fitting_strategies
 from meshwright.search.method.deploy.evaluate import Evaluator
+from meshwright.search.method.deploy.fit import fill_up, fitting_strategies
 from meshwright.search.portfolio import search_by
 
 deploy = partial(search_by, "deploy")
