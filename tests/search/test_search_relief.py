@@ -154,6 +154,49 @@ def test_of_two_parts_the_one_that_lacks_saves(part_of_peak: float) -> None:
         assert attempt.step_seconds <= 1.05 * min(each.step_seconds for each in fitting)
 
 
+def test_lighter_plans_of_a_front_are_found_after_one_that_was_seen_before() -> None:
+    graph, roomy = step(), cluster_of(2)
+    plans = [replicas(graph, roomy, microbatches) for microbatches in (1, 2)]
+    heavy, light = (
+        min(max(each.peak_bytes) for each in every_relief(graph, roomy, plan)) for plan in plans
+    )
+    assert light < heavy
+    cluster = cluster_of(2, (light + heavy) / 2)
+    problem = Problem(graph=graph, cluster=cluster, clock=Clock())
+    attempt = Incumbent(problem.clock).begin("tested", Claim.UNDIVIDED)
+    reliever = Reliever(problem, problem.clock)
+    reliever.offer([[plans[0]]], attempt)
+    assert not attempt.fits
+    # Halving looks at the second of three first: it is known, and does not fit.
+    reliever.offer([[replicas(graph, roomy), plans[0], plans[1]]], attempt)
+    assert attempt.fits
+
+
+def test_nothing_is_proved_that_computing_again_would_beat() -> None:
+    # Two devices hold what five ops save, over a link of 20 s a tensor: 38.2 s. One device that
+    # computes some of it again takes 23.
+    builder = GraphBuilder("chain", batch=1)
+    forward = [builder.add_op(f"f{k}", kind=f"k{k}", seconds={"any": 1.0}) for k in range(6)]
+    backward = {
+        k: builder.add_op(
+            f"b{k}", kind=f"kb{k}", seconds={"any": 2.0}, phase=Phase.BACKWARD, partner=forward[k]
+        )
+        for k in reversed(range(6))
+    }
+    for k in range(6):
+        later = [forward[k + 1], backward[k + 1]] if k < 5 else [backward[k]]
+        builder.add_tensor(forward[k], 100.0, later)
+        if k:
+            builder.add_tensor(backward[k], 1.0, [backward[k - 1]])
+    graph, made = builder.finish(), star([5.0] * 2)
+    devices = tuple(replace(each, memory_bytes=500.0) for each in made.devices)
+    answer = search_by(
+        "placement", graph, replace(made, devices=devices), sharing="none", budget_seconds=0.5
+    )
+    assert answer.step_seconds == pytest.approx(23.0)
+    assert answer.bound_seconds <= answer.step_seconds
+
+
 def test_a_plan_that_fits_stays_as_it_is() -> None:
     graph, cluster = step(), cluster_of(2)
     plan = replicas(graph, cluster)

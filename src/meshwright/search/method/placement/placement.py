@@ -8,11 +8,13 @@ less of it, and where links are shared further rounds count with links as slow a
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 
 from meshwright.array import Floats, Ints, Longs
 from meshwright.cost.memory import usable_bytes
+from meshwright.graph.graph import Phase
 from meshwright.plan.plan import Plan
 from meshwright.search.bound.window import ROUNDING, branch_bound, can_branch
 from meshwright.search.claim import Claim
@@ -20,8 +22,9 @@ from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Attempt
 from meshwright.search.instance import devices_of_units, explain_nowhere, order_plan
 from meshwright.search.judge import Verdict
-from meshwright.search.method.placement.apart import FIRST_WAITS, host_sets, narrow, slowed
+from meshwright.search.method.placement.apart import FIRST_WAITS, Narrow, host_sets, narrow, slowed
 from meshwright.search.method.placement.contend import contend
+from meshwright.search.method.placement.exhaustive.memory import holds_everything
 from meshwright.search.method.placement.exhaustive.search import exhaust
 from meshwright.search.method.placement.improve import improve
 from meshwright.search.method.placement.level_search import search_rounds
@@ -178,7 +181,9 @@ class _PlacementSearch:
         search = search_rounds(
             self.instance, self._limits, self._seed, lambda: clock.is_over, start
         )
-        while not self._statistics["rounds"] or not (clock.is_over or idle >= patience):
+        for number in count():
+            if number and (clock.is_over or idle >= patience):
+                break
             placed = next(search)
             verdict, is_better = self._take(placed)
             self._statistics["rounds"] += 1
@@ -188,7 +193,7 @@ class _PlacementSearch:
             if not verdict.fits and tries < _TRIES:
                 tries, idle = tries + 1, 0
                 self._limits = self._tightened(placed, verdict)
-                seed = self._seed + int(self._statistics["rounds"])
+                seed = self._seed + number + 1
                 search = search_rounds(
                     self.instance, self._limits, seed, lambda: clock.is_over, start
                 )
@@ -225,9 +230,7 @@ class _PlacementSearch:
                 place = narrow(slowed(self.instance, wait), devices, self._limits)
                 if clock.is_over or not place.can_run:
                     break
-                placed = place.search(self._seed + 100 * number + turn, lambda: clock.is_over)
-                found = self._simulated(placed, None)
-                self._keep(found)
+                found = self._search(place, self._seed + 100 * number + turn, clock)
                 known = found if known is None or found.verdict.rank < known.verdict.rank else known
             begun += [(devices, known)] if known is not None else []
         begun.sort(key=lambda each: each[1].verdict.rank)
@@ -249,9 +252,7 @@ class _PlacementSearch:
             seed = self._seed + 10_000 + 100 * number
             number += 1
             place = narrow(instance, everywhere, self._limits)
-            placed = place.search(seed, lambda: clock.is_over, best.placed.device_of_unit)
-            found = self._simulated(placed, None)
-            self._keep(found)
+            found = self._search(place, seed, clock, best.placed)
             self._alternate(everywhere, found, seed + 1, clock)
             idle = 0 if self.best is not best else idle + 1
 
@@ -263,13 +264,20 @@ class _PlacementSearch:
                 return
             instance = contend(self.instance, best.plan, _WEIGHTS[idle]) or self.instance
             place = narrow(instance, devices, self._limits)
-            placed = place.search(seed + turn, lambda: clock.is_over, best.placed.device_of_unit)
-            found = self._simulated(placed, None)
-            self._keep(found)
+            found = self._search(place, seed + turn, clock, best.placed)
             idle = 0 if found.verdict.beats(best.verdict, _GAIN) else idle + 1
             if idle == len(_WEIGHTS):
                 return
             best = found if idle == 0 else best
+
+    def _search(
+        self, place: Narrow, seed: int, clock: Clock, start: Placed | None = None
+    ) -> _SimulatedPlan:
+        """What a round on some devices finds, simulated, and kept if it is the best."""
+        known = None if start is None else start.device_of_unit
+        found = self._simulated(place.search(seed, lambda: clock.is_over, known), None)
+        self._keep(found)
+        return found
 
     def _tightened(self, placed: Placed, verdict: Verdict) -> Floats:
         """Limits in proportion to what counts here of a device's true peak.
@@ -306,7 +314,11 @@ class _PlacementSearch:
         self._take(walk.time(device_of_unit, order), order)
 
     def _exhaust(self) -> None:
-        """Look at everything; what is then the best is proven to be."""
+        """Look at everything; what is then the best is proven to be.
+
+        It is not where memory decides and activations may be computed again: a placement that does
+        so fits where one that keeps them does not, and may be faster than what fits without.
+        """
         assert self.best is not None, "a first round always ends"
         known = self.best.verdict.step_seconds if self.best.verdict.fits else np.inf
         found = exhaust(
@@ -317,7 +329,9 @@ class _PlacementSearch:
             assert found.plan is not None, "what has a verdict is a plan"
             self.best = _SimulatedPlan(placed=None, plan=found.plan, verdict=found.verdict)
             self.attempt.offer(found.plan, found.verdict)
-        if found.is_complete and self.best.verdict.fits:
+        keeps_all = not (self.instance.graph.phase == Phase.BACKWARD).any()
+        is_proof = found.is_complete and (keeps_all or holds_everything(self.instance))
+        if is_proof and self.best.verdict.fits:
             self.attempt.raise_bound(self.best.verdict.step_seconds)
 
     def _follow(self) -> None:

@@ -74,6 +74,15 @@ class PlacementMemory:
         return self.lack_bytes(held) == 0
 
 
+def holds_everything(instance: Instance) -> bool:
+    """Whether every device has room for all that the step ever holds, so that memory decides
+    nothing."""
+    graph = instance.graph
+    sizes = (graph.state_bytes, graph.saved_bytes, graph.workspace_bytes, graph.tensor_bytes)
+    total = sum(float(each.sum()) for each in sizes)
+    return all(total + taken <= room for room, taken in zip(*find_rooms(instance), strict=True))
+
+
 def make_memory(instance: Instance, device: Sequence[int]) -> PlacementMemory:
     """The memory of the placement of each op on the device of this number."""
     graph, (rooms, libraries) = instance.graph, find_rooms(instance)
