@@ -6,7 +6,7 @@ compute activations again (Chen et al. 2016), and the simulator says what that s
 Knows nothing of how plans are found.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
@@ -35,6 +35,8 @@ _MOST = (
     Relief(zero=1),
     Relief(recompute=2),
 )
+"""What saves the most memory, tried in turn until a plan fits. More is not always less memory: with
+some schedules what is gathered or computed again stays for several microbatches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +50,9 @@ class _Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Relieved:
-    """A plan with all relief there is, and what its parts could do."""
+    """A plan that was looked at: as it is, with all relief there is, and what its parts can do."""
 
-    plan: Plan
+    plain: _Trial
     offered: Mapping[int, Sequence[Relief]]
     most: _Trial
 
@@ -61,7 +63,10 @@ class Reliever:
 
     problem: Problem
     clock: Clock
-    _known: set[Plan] = field(default_factory=set)
+    _plain: dict[Plan, _Trial | None] = field(default_factory=dict)
+    """Plans as they are; None: the graph does not allow it."""
+    _known: dict[Plan, _Relieved] = field(default_factory=dict)
+    """What came of plans."""
 
     def offer(self, fronts: Iterable[Sequence[Plan]], attempt: Attempt) -> None:
         """Offer what comes of plans that lack memory where that is faster than the best that fits.
@@ -76,51 +81,58 @@ class Reliever:
             low, high, found = 0, len(front), None
             while low < high:
                 middle = (low + high) // 2
-                tried = self._relieve(front[middle], attempt)
-                if tried is None or tried.most.verdict.fits:
-                    found, high = tried or found, middle
-                else:
+                plan = front[middle]
+                plain, is_new = self._try_plain(plan), plan not in self._known
+                if plain is not None and plain.verdict.step_seconds >= attempt.step_seconds:
+                    high = middle  # as are those after it
+                    continue
+                tried = None if plain is None else self._relieve(plain)
+                if tried is None or not tried.most.verdict.fits:
                     low = middle + 1
+                else:
+                    high, found = middle, tried if is_new else found
+                for each in () if tried is None else (tried.plain, tried.most):
+                    attempt.offer(each.plan, each.verdict)
             if found is not None:
                 best = self._lessen(found)
                 attempt.offer(best.plan, best.verdict)
 
-    def _relieve(self, plan: Plan, attempt: Attempt) -> _Relieved | None:
-        """What a plan becomes with all relief for those of its parts that lack memory, or for all;
-        None: it is known, or would be no faster than the best."""
-        if plan in self._known or not plan.is_plain:
-            return None
-        self._known.add(plan)
-        verdict = self._settle(plan)
-        if verdict is None or verdict.step_seconds >= attempt.step_seconds:
-            return None
-        attempt.offer(plan, verdict)
-        index, parts = self.problem.cluster.index, range(len(plan.parts))
+    def _try_plain(self, plan: Plan) -> _Trial | None:
+        if plan not in self._plain:
+            verdict = self._settle(plan)
+            trial = None if verdict is None else _Trial(reliefs={}, plan=plan, verdict=verdict)
+            self._plain[plan] = trial
+        return self._plain[plan]
+
+    def _relieve(self, plain: _Trial) -> _Relieved:
+        """What a plan becomes with all relief for those of its parts that lack memory, or for all
+        where that is not enough."""
+        plan = plain.plan
+        for chosen in () if plan in self._known else self._choices(plain):
+            offered = {number: self._reliefs(plan, number) for number in chosen}
+            most = self._most(plan, offered) or plain
+            self._known[plan] = _Relieved(plain=plain, offered=offered, most=most)
+            if most.verdict.fits:
+                break
+        return self._known[plan]
+
+    def _choices(self, plain: _Trial) -> Iterator[Sequence[int]]:
+        """The parts that relief is looked for in: those on devices that lack memory, then all."""
+        index, parts = self.problem.cluster.index, plain.plan.parts
+        over = plain.verdict.over_bytes
         lacks = [
             number
-            for number in parts
-            if any(verdict.over_bytes[index[each]] > 0 for each in plan.parts[number].devices)
+            for number, part in enumerate(parts)
+            if any(over[index[each]] > 0 for each in part.devices)
         ]
-        found = None
-        for chosen in (lacks, parts):
-            offered = {number: self._reliefs(plan, number) for number in chosen}
-            most = self._most(plan, offered)
-            if most is None:
-                return None
-            attempt.offer(most.plan, most.verdict)
-            found = _Relieved(plan=plan, offered=offered, most=most)
-            if most.verdict.fits or len(lacks) == len(parts):
-                break
-        return found
+        yield lacks
+        if len(lacks) < len(parts):
+            yield range(len(parts))
 
     def _most(self, plan: Plan, offered: Mapping[int, Sequence[Relief]]) -> _Trial | None:
-        """The first that fits of much relief, else what lacks least; None: none is allowed.
-
-        More is not always less memory: with some schedules what is gathered or computed again
-        stays for several microbatches, so state alone is divided as well, or nothing is.
-        """
+        """The first of `_MOST` that fits, else what lacks least; None: none is allowed."""
         best = None
-        tried = list[Mapping[int, Relief]]()
+        tried: list[Mapping[int, Relief]] = []
         for most in _MOST:
             alike = _within(offered, most)
             if alike in tried:
@@ -156,7 +168,7 @@ class Reliever:
         """The fastest found that fits: the same relief for all, then less of it part by part.
 
         Nothing is computed again where a division of state alone is enough."""
-        plan, offered, best = relieved.plan, relieved.offered, relieved.most
+        plan, offered, best = relieved.plain.plan, relieved.offered, relieved.most
         for relief in sorted({each for reliefs in offered.values() for each in reliefs}):
             if (
                 best is not relieved.most
