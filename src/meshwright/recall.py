@@ -164,7 +164,7 @@ def recall_or_search(
 def _read(known: AnswerCache, request: Request, say: Report) -> Answer | None:
     try:
         return known.read(request)
-    except (InputError, AssertionError) as error:
+    except InputError as error:
         say(f"searching anew: {error}")
         return None
 

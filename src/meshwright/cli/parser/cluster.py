@@ -53,9 +53,8 @@ def _add_import(actions: Any) -> None:
         help="outputs of programs and files of services, of any number of hosts, recognised by "
         "their content (see the manual's page on clusters)",
     )
-    add_told(parser)
-    add_output(parser, "the cluster file to write: YAML or JSON, by its suffix", "FILE")
-    add_json(parser)
+    _add_told(parser)
+    _add_written(parser)
 
 
 def _add_detect(actions: Any) -> None:
@@ -64,9 +63,8 @@ def _add_detect(actions: Any) -> None:
         "srun of all hosts"
     )
     parser = add_command(actions, "detect", text)
-    add_told(parser)
-    add_output(parser, "the cluster file to write: YAML or JSON, by its suffix", "FILE")
-    add_json(parser)
+    _add_told(parser)
+    _add_written(parser)
 
 
 def _add_probe(actions: Any) -> None:
@@ -75,7 +73,6 @@ def _add_probe(actions: Any) -> None:
         "links that hosts share, and collectives by size"
     )
     parser = add_command(actions, "probe", text)
-    add_output(parser, "the cluster file to write: YAML or JSON, by its suffix", "FILE")
     parser.add_argument("--name", metavar="NAME", help="what plans and reports call the cluster")
     parser.add_argument(
         "--backend",
@@ -86,13 +83,18 @@ def _add_probe(actions: Any) -> None:
     add_value(parser, "--seconds", positive, "S", text, 0.4)
     text = "the largest message of collectives, in bytes; 0 for no collectives"
     add_value(parser, "--most-bytes", whole, "B", text, 1 << 26)
-    add_json(parser)
+    _add_written(parser)
 
 
-def add_told(parser: Any) -> None:
+def _add_told(parser: Any) -> None:
     """What users say of that which files and programs do not."""
     text = "a host's devices, where nothing else says which, e.g. '8 x h100'"
     parser.add_argument("--devices", metavar="D", help=text)
     text = "a host's network cards, where nothing else says how fast, e.g. '8 x 400 Gb/s'"
     parser.add_argument("--nics", metavar="N", help=text)
     parser.add_argument("--name", metavar="NAME", help="what plans and reports call the cluster")
+
+
+def _add_written(parser: Any) -> None:
+    add_output(parser, "the cluster file to write: YAML or JSON, by its suffix", "FILE")
+    add_json(parser)
