@@ -55,6 +55,19 @@ def test_ctrl_c_ends_it_with_what_it_has(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.fits
 
 
+def test_what_is_enough_ends_it_with_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "GRACE_SECONDS", LONG)
+    problem = replace(make_problem(), graph=read_shipped("unet"), known=None)
+    with Beside("mcmc", problem) as process:
+        while not process.has_begun:
+            process._is_done.wait(0.01)
+        problem.clock.satisfy()
+        found = process.wait()
+    assert found is not None
+    assert found.stop is Stop.GAP
+    assert found.fits
+
+
 def test_one_that_dies_says_nothing() -> None:
     with Beside("deploy", make_problem()) as process:
         process._process.kill()

@@ -112,7 +112,7 @@ def find_plan(
 
     `microbatches`: the numbers that pipelines may use; none: whatever is best. `scope`: what the
     method that has this kind of scope looks at, `engine`: what evaluates the candidates of
-    `hybrid`. `gap`: `placement` and `quickp` end when nothing can be faster by more than this part.
+    `hybrid`. `gap`: the search ends when nothing can be faster by more than this part.
     `allocate`: share each host's network interfaces out to the destinations, too. `prior`: what
     `deploy` believes at first; None: the network that comes with the package. `runtime`: who will
     run the plan; for others than this program `hybrid` alone searches. `starts`: plans in ops of
@@ -120,7 +120,7 @@ def find_plan(
     count the compilation of kernels, which happens once on a machine.
     """
     check_request(graph, method, seed, budget_seconds, sharing, microbatches, scope)
-    check_gap(gap, method, allocate=allocate)
+    check_gap(gap, allocate=allocate)
     check_runtime(runtime, method)
     if prior is not None:
         need_method(method, "prior", "prior")
@@ -139,7 +139,7 @@ def find_plan(
         sharing=sharing, microbatches=tuple(microbatches), scope=scope, allocate=allocate, gap=gap,
         runtime=runtime,
     )  # fmt: skip
-    lookout = Lookout(choice.names, problem.clock, watch)
+    lookout = Lookout(choice.names, problem.clock, watch, None if allocates else gap)
     answer = replace(_answer(choice, problem, method, report, lookout), request=request)
     return replace(answer, notes=(*answer.notes, nothing)) if nothing else answer
 
@@ -201,7 +201,7 @@ def search_by(
     """
     fields = {key: given.pop(key) for key in list(given) if key in Problem.__dataclass_fields__}
     problem = Problem(graph=graph, cluster=cluster, clock=Clock(budget_seconds), **fields)
-    incumbent = Incumbent(problem.clock)
+    incumbent = Incumbent(problem.clock, Lookout((method,), problem.clock, gap=problem.gap).note)
     run_method(method, problem, incumbent, **given)
     if not incumbent.attempts:
         raise KeyboardInterrupt

@@ -40,6 +40,8 @@ class Comparison:
     space: HybridSpace
     trials: HybridTrials
     clock: Clock
+    enough_seconds: float = 0.0
+    """A plan that takes no longer, op by op, needs no better one."""
     stack: ExitStack | None = None
     """Where other processes are entered if simulations take long; None: the engine is given."""
     parts: dict[ScheduleKind, list[float]] = field(default_factory=dict)
@@ -77,6 +79,17 @@ class Comparison:
         best = min(verdict.step_seconds for verdict, _ in settled)
         return best / (_ROOM * part) if self.trials.is_settled_by_op else best
 
+    @property
+    def has_enough(self) -> bool:
+        """Whether nothing better is asked for than what was found."""
+        if self.trials.best_seconds > self.enough_seconds:
+            return False
+        self.settle(1)
+        return any(
+            verdict.fits and verdict.step_seconds <= self.enough_seconds
+            for verdict, _ in self.trials.settled
+        )
+
     def run(self, drafts: Sequence[HybridDraft], most: int) -> None:
         """Simulate in order by layer, until so many fit, while there is time."""
         new = [draft for draft in drafts if draft.key not in self.trials.verdicts]
@@ -90,7 +103,7 @@ class Comparison:
                 if draft.estimate_seconds <= self.limit(draft.kind)
             ]
             start += size
-            if wave and not self._run_wave(wave):
+            if wave and (not self._run_wave(wave) or self.has_enough):
                 return
 
     def run_first(self, drafts: Sequence[HybridDraft]) -> None:
