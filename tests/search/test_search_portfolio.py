@@ -22,7 +22,6 @@ from meshwright.search.portfolio import find_plan
 from meshwright.search.warm import small_step
 from meshwright.zoo.shipped import read_shipped
 
-
 LONG = 600.0
 """Seconds that no search here uses up."""
 

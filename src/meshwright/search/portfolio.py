@@ -13,6 +13,7 @@ from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import has_layers
 from meshwright.interpreter import can_start_python, num_cores
 from meshwright.plan.answer import Answer
+from meshwright.plan.moment import Moment
 from meshwright.plan.plan import Plan, place_ops
 from meshwright.plan.request import Request
 from meshwright.search import warm
@@ -273,7 +274,9 @@ def _run_all(names: Sequence[str], problem: Problem, report: Report, lookout: Lo
         clock = whole.first(_ALLOCATED_SHARE)
     incumbent, is_one = Incumbent(whole, lookout.note), len(names) == 1
     with whole.listening(), whole.heard(), ExitStack() as ended:
-        beside = {} if is_one else _start_beside(names, problem.within(clock), ended, lookout)
+        beside = (
+            {} if is_one else _start_beside(names, problem.within(clock), ended, incumbent, lookout)
+        )
         for place, name in enumerate(names):
             if whole.is_interrupted or (incumbent.attempts and clock.is_over):
                 break
@@ -283,8 +286,12 @@ def _run_all(names: Sequence[str], problem: Problem, report: Report, lookout: Lo
             if reason := _explain_hopeless(name, problem, incumbent):
                 report(f"{name}: {reason}")
                 continue
+            # What others will not use is there for this one.
             left = [
-                each for each in names[place:] if each not in beside or not beside[each].has_begun
+                each
+                for each in names[place:]
+                if not (each in beside and beside[each].has_begun)
+                and not _explain_hopeless(each, problem, incumbent)
             ]
             share = ENTRIES[name].weight / max(1e-9, sum(ENTRIES[each].weight for each in left))
             if problem.starts and ENTRIES[name].weight:
@@ -318,19 +325,28 @@ def _run_all(names: Sequence[str], problem: Problem, report: Report, lookout: Lo
 
 
 def _start_beside(
-    names: Sequence[str], problem: Problem, ended: ExitStack, lookout: Lookout
+    names: Sequence[str],
+    problem: Problem,
+    ended: ExitStack,
+    incumbent: Incumbent,
+    lookout: Lookout,
 ) -> dict[str, Beside]:
     """Processes for the methods that there are cores for, so that these have the whole time."""
     if problem.starts or problem.clock.left < _BESIDE_SECONDS or not can_start_python():
         return {}
+
+    def hear(moment: Moment) -> None:
+        incumbent.hear(moment)
+        lookout.note(moment)
+
     chosen = [name for name in _BESIDE if name in names][: num_cores() - 1]
-    return {name: ended.enter_context(Beside(name, problem, lookout.note)) for name in chosen}
+    return {name: ended.enter_context(Beside(name, problem, hear)) for name in chosen}
 
 
 def _explain_hopeless(name: str, problem: Problem, incumbent: Incumbent) -> str:
     """Why a search that takes time cannot find anything faster than what is known; empty where it
     might."""
-    entry, known = ENTRIES[name], incumbent.step_seconds
+    entry, known = ENTRIES[name], incumbent.known_seconds
     is_placed = entry.weight > 0 and entry.claim is Claim.PLACEMENT and not problem.allocate
     if not is_placed or problem.starts or math.isinf(known):
         return ""

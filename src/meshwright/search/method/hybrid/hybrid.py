@@ -81,7 +81,10 @@ def hybrid(problem: Problem, attempt: Attempt) -> None:
     with ExitStack() as stack:
         with clock.heard():
             others = stack if problem.engine is None else None
-            comparison = Comparison(space, trials, clock, bound * (1 + problem.gap), others)
+            comparison = Comparison(
+                space, trials, clock, bound * (1 + problem.gap),
+                lambda: attempt.incumbent.known_seconds, others,
+            )  # fmt: skip
             if is_near:
                 _look_near(comparison, pool)
             else:
