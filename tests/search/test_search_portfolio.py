@@ -157,7 +157,7 @@ def test_auto_runs_heft_and_metis_once(monkeypatch: pytest.MonkeyPatch) -> None:
             return original(*given)
 
         monkeypatch.setattr(module, name, counted)
-    monkeypatch.setattr(portfolio, "_compile_kernels", lambda *_, **__: None)
+    monkeypatch.setattr(portfolio, "compile_methods", lambda *_, **__: None)
     monkeypatch.setattr(portfolio, "num_cores", lambda: 1)
     monkeypatch.setattr(portfolio, "_explain_hopeless", lambda *_: "")
     # `deploy` looks at both placements again, `placement` begins at HEFT's, too.

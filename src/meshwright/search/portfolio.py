@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.compiled import announced_compilation
 from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import has_layers
 from meshwright.interpreter import can_start_python, num_cores
 from meshwright.plan.answer import Answer
 from meshwright.plan.moment import Moment
-from meshwright.plan.plan import Plan, place_ops
+from meshwright.plan.plan import Plan
 from meshwright.plan.request import Request
-from meshwright.search import warm
 from meshwright.search.answer import (
     answer_attempt,
     answer_best,
@@ -35,19 +33,18 @@ from meshwright.search.check import (
 )
 from meshwright.search.claim import Claim
 from meshwright.search.clock import Clock
+from meshwright.search.compile import compile_methods
 from meshwright.search.incumbent import Incumbent, is_proved
 from meshwright.search.method.bandwidth.joint.joint import allocate_plan, explain_nothing
 from meshwright.search.method.deploy.tree.tree import Prior
 from meshwright.search.method.name import ENTRIES, LAYERED, SEARCHES
-from meshwright.search.method.table import ALLOCATING, METHODS, Method
+from meshwright.search.method.table import ALLOCATING
 from meshwright.search.pool.engine import Engine
 from meshwright.search.problem import Problem
 from meshwright.search.run import run_method
 from meshwright.search.standing import Lookout, Watch
 from meshwright.search.start import kind_of, near_methods
-from meshwright.search.warm import small_cluster, small_rails, small_step
-from meshwright.simulate.simulate import simulate
-from meshwright.units import format_seconds
+from meshwright.units import format_percent, format_seconds
 
 _ALLOCATED_SHARE = 0.85
 """Of the budget for a search, or for all of them, where the network is shared out afterwards."""
@@ -128,7 +125,7 @@ def find_plan(
     choice = _choose(method, graph, cluster, runtime, starts)
     nothing = explain_nothing(cluster) if allocate else ""
     allocates = allocate and not nothing
-    _compile_kernels(choice.names, allocates=allocates)
+    compile_methods(choice.names, allocates=allocates)
     report = progress or (lambda _: None)
     problem = Problem(
         graph=graph, cluster=cluster, sharing=sharing, seed=seed, clock=Clock(budget_seconds),
@@ -240,33 +237,6 @@ def _choose(
     return _Choice(names=("hybrid",), note=f"only hybrid was tried: {note}")
 
 
-def _compile_kernels(names: Sequence[str], *, allocates: bool) -> None:
-    """Run the methods on a small step, so that compilation is not searching."""
-    graph, cluster = small_step(), small_cluster()
-    with announced_compilation(warm.__name__, *names):
-        # What programs are lowered and simulated by first: the others are compiled beside it.
-        place = [cluster.devices[0].name]
-        simulate(graph, cluster, place_ops(graph.op_names, [0] * graph.num_ops, place))
-        for name in names:
-            if name != "placement":
-                _compile(METHODS[name], graph, cluster)
-        if "deploy" in names and "heft" not in names:
-            _compile(METHODS["heft"], graph, cluster)  # which it may come to later
-    if "placement" in names:
-        with announced_compilation():  # of what is left: the process beside compiles it last
-            _compile(METHODS["placement"], graph, cluster)
-    if allocates:
-        with announced_compilation():
-            _compile(ALLOCATING["placement"], graph, small_rails())
-
-
-def _compile(method: Method, graph: Graph, cluster: Cluster) -> None:
-    problem = Problem(graph=graph, cluster=cluster, clock=Clock(0.01))
-    method(problem, Incumbent(problem.clock).begin("small", Claim.UNDIVIDED))
-    if problem.clock.is_interrupted:
-        raise KeyboardInterrupt
-
-
 def _run_all(names: Sequence[str], problem: Problem, report: Report, lookout: Lookout) -> Incumbent:
     """Run methods within what is left of the time; Ctrl-C ends it with the best so far."""
     whole = clock = problem.clock
@@ -278,7 +248,8 @@ def _run_all(names: Sequence[str], problem: Problem, report: Report, lookout: Lo
             {} if is_one else _start_beside(names, problem.within(clock), ended, incumbent, lookout)
         )
         for place, name in enumerate(names):
-            if whole.is_interrupted or (incumbent.attempts and clock.is_over):
+            is_over = clock.is_over and not whole.is_satisfied
+            if whole.is_interrupted or (incumbent.attempts and is_over):
                 break
             if name in beside and beside[name].has_begun:
                 continue
@@ -346,6 +317,9 @@ def _start_beside(
 def _explain_hopeless(name: str, problem: Problem, incumbent: Incumbent) -> str:
     """Why a search that takes time cannot find anything faster than what is known; empty where it
     might."""
+    if problem.clock.is_satisfied:
+        by_more = f" by more than {format_percent(problem.gap)}" if problem.gap else ""
+        return f"not tried: no plan is faster{by_more} than the best"
     entry, known = ENTRIES[name], incumbent.known_seconds
     is_placed = entry.weight > 0 and entry.claim is Claim.PLACEMENT and not problem.allocate
     if not is_placed or problem.starts or math.isinf(known):
