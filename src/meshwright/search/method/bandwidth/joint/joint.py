@@ -37,6 +37,8 @@ MAX_HOSTS = 128
 
 _PLAIN_SHARE = 0.4
 """Of the budget for the search of placements under uniform bandwidth, at most."""
+_BRANCH_SHARE = 0.5
+"""Of what is then left for branching on the bound, at most: small steps need a second or two."""
 _SEARCH_SHARE = 0.85
 """Of what is left for the search; the rest is for the last allocation and for the bound."""
 
@@ -50,7 +52,7 @@ def joint(problem: Problem, attempt: Attempt) -> None:
     if plain.stop is Stop.LIMIT:
         clock.cut()
     if space is not None and _can_go_on(plain):
-        _Joint(problem, attempt, space).run(plain)
+        _Joint(problem, attempt, space, plain.step_seconds).run(plain)
     else:
         _adopt(attempt, plain)
 
@@ -77,12 +79,16 @@ def _adopt(attempt: Attempt, found: Attempt) -> None:
 class _Joint:
     """One search, from the best plan under uniform bandwidth to the answer."""
 
-    def __init__(self, problem: Problem, attempt: Attempt, space: RateSpace) -> None:
+    def __init__(self, problem: Problem, attempt: Attempt, space: RateSpace, target: float) -> None:
+        """`target`: the step of a plan that is known, which no bound need pass."""
         self._attempt, self._clock = attempt, problem.clock
         self._instance, self._seed = problem.instance, problem.seed
         # Every pair at the most it could ever get: no allocation makes a placement faster.
         self._widest = replace(problem.instance, bandwidth=space.bandwidth(space.most))
         attempt.raise_bound(placement_bound(self._widest))
+        if can_branch(self._widest):  # before the search, which then knows when it is done
+            branching = problem.clock.rest(_BRANCH_SHARE, tells=False)
+            attempt.raise_bound(branch_bound(self._widest, target, lambda: branching.is_over))
         self._limits = usable_bytes(problem.graph, problem.cluster)
         self._judge = Judge(instance=problem.instance, space=space, sharing=problem.sharing)
         self._searching = problem.clock.rest(_SEARCH_SHARE)
@@ -141,11 +147,6 @@ class _Joint:
             self._attempt.bound_seconds,
         )  # fmt: skip
         self._attempt.raise_bound(found.bound_seconds * ROUNDING)
-        if not self._is_proved(best) and can_branch(self._widest) and not self._clock.is_over:
-            target = best.verdict.step_seconds
-            self._attempt.raise_bound(
-                branch_bound(self._widest, target, lambda: self._clock.is_over)
-            )
 
     def _is_proved(self, found: JudgedPlan) -> bool:
         return found.verdict.step_seconds <= self._attempt.bound_seconds * (1 + 1e-9)
