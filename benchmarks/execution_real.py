@@ -50,8 +50,9 @@ from meshwright.graph.graph import Graph, Phase
 from meshwright.network.testbed.apply import built
 from meshwright.plan.plan import Plan
 from meshwright.program.program import Kind, Program
-from meshwright.report.calibrate import calibrated_cluster, measured_graph
+from meshwright.report.calibrate import calibrated_cluster
 from meshwright.report.compare import compare
+from meshwright.report.measured_ops import measured_graph
 from meshwright.simulate.measured import Run, measured_timeline
 from meshwright.simulate.simulate import run_program, simulate
 from meshwright.simulate.tasks import COLLECTIVES

@@ -20,8 +20,9 @@ from meshwright.files import finite
 from meshwright.message import remark
 from meshwright.profile.profile import Profile, merge_profiles, read_profile
 from meshwright.report.breakdown import Breakdown
-from meshwright.report.calibrate import calibrated_cluster, measured_graph, measured_profile
+from meshwright.report.calibrate import calibrated_cluster, measured_profile
 from meshwright.report.compare import Comparison, compare
+from meshwright.report.measured_ops import measured_graph
 from meshwright.simulate.measured import Run
 from meshwright.units import format_seconds
 
