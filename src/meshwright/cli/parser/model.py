@@ -17,6 +17,7 @@ from meshwright.cli.parser.option import (
     add_step,
     add_value,
     count,
+    counts,
 )
 
 
@@ -76,6 +77,13 @@ def add_profile(commands: Any) -> None:
     )
     text = "of a CPU (default: as many as `run` gives each rank, $OMP_NUM_THREADS or 1)"
     add_value(parser, "--threads", count, "N", text)
+    parser.add_argument(
+        "--batches",
+        type=counts,
+        metavar="B,...",
+        help="samples a step at which kernels are timed, too, for microbatches and unequal "
+        "replicas, besides --batch (default: its halves down to 1)",
+    )
     add_flag(parser, "--again", "also time calls that the file has already")
     add_batch(parser)
     add_step(parser)
