@@ -73,6 +73,7 @@ def profile(
     need_torch("profile")
     from meshwright.capture.capture import make_workload as workload_of
     from meshwright.capture.device import device_name, device_software, open_device
+    from meshwright.capture.launch import measure_launch_share
     from meshwright.capture.profile import time_calls
     from meshwright.capture.sized import sized_calls
 
@@ -91,5 +92,6 @@ def profile(
         calls={call: each.seconds for call, each in results.items() if not isinstance(each, str)},
         failed={call: each for call, each in results.items() if isinstance(each, str)},
         batches=tuple(sized),
+        launch_share=None if device == CPU else measure_launch_share(opened),
     )
     return Profile(tables=(table,))

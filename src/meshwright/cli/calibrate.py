@@ -24,7 +24,8 @@ from meshwright.compared import read_case
 from meshwright.errors import InputError, os_errors
 from meshwright.interpreter import module_command
 from meshwright.message import remark
-from meshwright.report.calibrate import calibrated_cluster
+from meshwright.profile.profile import read_profile
+from meshwright.report.calibrate import calibrated_cluster, with_launch_shares
 from meshwright.report.evidence import make_calibration, wall_seconds
 from meshwright.report.measured_ops import measured_graph
 from meshwright.source import need_torch
@@ -135,8 +136,13 @@ def _write_back(folder: Path) -> dict[str, Any]:
     """Write the graph and the cluster as the run had them; what was found, for programs."""
     case = read_case(folder / PLAN, folder / RAN, with_links=False)
     day = datetime.now(UTC).date()
+    shares = {
+        each.device_type: each.launch_share
+        for each in sorted(read_profile(folder / TIMES).tables, key=lambda table: table.date)
+        if each.launch_share is not None
+    }
     record = make_calibration(case.graph, case.cluster, case.predicted, case.run, day)
-    cluster = calibrated_cluster(case.cluster, case.measured)
+    cluster = with_launch_shares(calibrated_cluster(case.cluster, case.measured), shares)
     if record is not None:
         cluster = replace(cluster, calibrations=(*cluster.calibrations, record))
     graph = measured_graph(case.graph, case.cluster, case.plan, case.measured)
@@ -146,7 +152,9 @@ def _write_back(folder: Path) -> dict[str, Any]:
     is_nearer = abs(again.step_seconds - wall) <= abs(case.predicted.step_seconds - wall)
     if not is_nearer:
         graph, again = case.graph, case.predicted
-        cluster = replace(case.cluster, calibrations=cluster.calibrations)
+        cluster = replace(
+            with_launch_shares(case.cluster, shares), calibrations=cluster.calibrations
+        )
     graph.save(folder / GRAPH)
     cluster.save(folder / CLUSTER)
     return {

@@ -64,6 +64,7 @@ def run_profile(arguments: Namespace) -> int:
         raise InputError("profile: needs -o FILE for the times of a model's kernels")
     need_torch("profile")
     from meshwright.capture.device import device_name, device_software, open_device
+    from meshwright.capture.launch import measure_launch_share
     from meshwright.capture.profile import time_calls
 
     path: Path = arguments.output
@@ -93,6 +94,7 @@ def run_profile(arguments: Namespace) -> int:
             calls=found.calls,
             failed=found.failed,
             batches=tuple(sized),
+            launch_share=None if device.type == CPU else measure_launch_share(device),
         )
         with held_interrupt():  # read again: another process may have written meanwhile
             merge_profiles(_read_output(path), Profile(tables=(new,))).save(path)

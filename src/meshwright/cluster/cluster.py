@@ -47,15 +47,9 @@ from meshwright.table import as_frame, as_html
 from meshwright.units import LEAST_RATE, format_count, need_quantity
 
 __all__ = [
-    "Calibration",
-    "Cluster",
-    "CollectiveTable",
-    "Device",
-    "DeviceType",
-    "Interface",
-    "Link",
+    "Calibration", "Cluster", "CollectiveTable", "Device", "DeviceType", "Interface", "Link",
     "Routes",
-]
+]  # fmt: skip
 
 _TUPLES = (
     "devices", "switches", "links", "hop_bytes_per_second", "tables", "interfaces", "calibrations",

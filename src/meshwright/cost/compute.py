@@ -168,6 +168,13 @@ def host_seconds(graph: Graph, phase: npt.NDArray[np.int8] | None = None) -> Flo
     return np.where(graph.calls > 0, seconds, 0.0)
 
 
+def launch_shares(cluster: Cluster) -> Floats:
+    """By type of device, what its hosts take for launches as a part of `host_seconds`; zero where
+    hosts launch nothing."""
+    types = (cluster.types[name] for name in cluster.type_names)
+    return np.array([each.launch_share if each.is_asynchronous else 0.0 for each in types])
+
+
 def call_class(kind: str) -> str:
     """Which calls take a host as long as those of a kind."""
     for name in ("convolution", "attention", "_grouped_mm"):

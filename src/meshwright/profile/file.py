@@ -43,6 +43,7 @@ class _TableEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     calls: dict[str, float]
     failed: dict[str, str] = {}
     batches: list[_Int] | msgspec.UnsetType = msgspec.UNSET
+    launch_share: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class _ProfileDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -76,6 +77,8 @@ def encode_tables(tables: Sequence[object], path: str | Path) -> None:
     for each in tables:
         fields = {name: getattr(each, name) for name in _TableEntry.__struct_fields__}
         fields["batches"] = list(fields["batches"]) or msgspec.UNSET
+        if fields["launch_share"] is None:
+            fields["launch_share"] = msgspec.UNSET
         fields |= {name: dict(sorted(fields[name].items())) for name in _SORTED}
         entries.append(_TableEntry(**fields))
     document = _ProfileDocument(format=FORMAT, version=VERSION, tables=entries)

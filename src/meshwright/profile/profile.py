@@ -48,6 +48,9 @@ class Table:
     """Seconds of each call."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """Calls that could not be run by themselves, and why."""
+    launch_share: float | None = None
+    """What the host took to launch kernels, as a part of what hosts are thought to take; None: not
+    measured, as on a CPU, which launches nothing."""
     batches: tuple[int, ...] = ()
     """The numbers of samples of the steps that the calls are of, where that is known: at which ops
     of a step may have been measured besides its own."""
@@ -65,6 +68,8 @@ class Table:
                     f"{where}: seconds of call {quoted(call)} must be finite and not negative, "
                     f"got {seconds}"
                 )
+        if self.launch_share is not None and not 0 < self.launch_share < inf:
+            raise InputError(f"{where}: launch_share must be positive, got {self.launch_share}")
         object.__setattr__(self, "batches", tuple(sorted({*self.batches})))
         if self.batches and self.batches[0] < 1:
             raise InputError(f"{where}: batches must be positive, got {self.batches[0]}")
@@ -167,6 +172,7 @@ def _merge_tables(one: Table, other: Table) -> Table:
         calls=calls,
         failed={call: why for call, why in failed.items() if call not in calls},
         batches=(*older.batches, *newer.batches),
+        launch_share=older.launch_share if newer.launch_share is None else newer.launch_share,
     )
 
 

@@ -13,7 +13,13 @@ import numpy.typing as npt
 
 from meshwright.array import Bools, Floats, Ints
 from meshwright.cluster.cluster import Cluster, DeviceType
-from meshwright.cost.compute import estimated_seconds, host_seconds, measured_seconds, op_seconds
+from meshwright.cost.compute import (
+    estimated_seconds,
+    host_seconds,
+    launch_shares,
+    measured_seconds,
+    op_seconds,
+)
 from meshwright.graph.graph import ANY_TYPE, Graph, Phase, Split
 from meshwright.plan.check import Placement
 from meshwright.plan.plan import Plan, Schedule, ScheduleKind
@@ -138,8 +144,7 @@ def _host_seconds(
     """
     times = np.where(graph.phase == Phase.UPDATE, 1, microbatches)
     total = sum_by_device(launches * times, placement, cluster.num_devices)
-    launched = [cluster.types[name].is_asynchronous for name in cluster.type_names]
-    return np.where(np.array(launched)[cluster.type_of], total, 0.0)
+    return total * launch_shares(cluster)[cluster.type_of]
 
 
 def _replica_seconds(

@@ -121,6 +121,17 @@ def calibrated_cluster(cluster: Cluster, measured: Timeline) -> Cluster:
     return _with_collectives(fitted, measured.program, traffic, frozenset(rate_of))
 
 
+def with_launch_shares(cluster: Cluster, shares: Mapping[str, float]) -> Cluster:
+    """The cluster with what hosts take for launches, by type of device, where it was measured."""
+    types = {
+        name: replace(kind, launch_share=shares[name])
+        if name in shares and kind.is_asynchronous
+        else kind
+        for name, kind in cluster.types.items()
+    }
+    return replace(cluster, types=types)
+
+
 def _narrowest(cluster: Cluster, pair: tuple[int, int]) -> list[int]:
     route = cluster.routing.links(*pair)
     rates = cluster.link_bytes_per_second[route]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.array import Floats
+from meshwright.array import Bools, Floats
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.program.program import Kind
@@ -103,14 +103,15 @@ def _link_drifts(cluster: Cluster, runs: Runs) -> list[Drift]:
     return found
 
 
-def _has_changed(factors: Floats) -> np.ndarray:  # type: ignore[type-arg]
+def _has_changed(factors: Floats) -> Bools:
     """By column of runs: whether all are on one side, further from 1 than from each other."""
     logs = np.log(factors)
     low, high = logs.min(axis=0), logs.max(axis=0)
     nearest = np.where(low > 0, low, np.where(high < 0, -high, 0.0))
     spread = high - low
-    changed = (nearest > np.log1p(LEAST_CHANGE)) & (nearest > spread)
-    return changed & np.isfinite(logs).all(axis=0)
+    changed: Bools = (nearest > np.log1p(LEAST_CHANGE)) & (nearest > spread)
+    changed &= np.isfinite(logs).all(axis=0)
+    return changed
 
 
 def _drift(
