@@ -206,13 +206,13 @@ def plan(
     "package.module:factory" (see `load_graph`); `microbatches` are the numbers that pipelines
     may use (none: whatever is best); `scope` limits what a method looks at: a `Scope` for `hybrid`
     and `auto`, a `PipelineScope` for `pipeline`, a `QuickpScope` for `quickp`; `engine` (see
-    `open_engine`) evaluates the candidates of `hybrid`, on all cores if none is given; `gap` lets
-    `placement` and `quickp` end when nothing can be faster by more than this part; `allocate`
-    shares each host's network interfaces out to the destinations, too: the plan has `allocations`;
-    `prior` is the file of a network that guides `deploy` (also of `auto`) in place of the one that
-    comes with the package, as `python -m meshwright.learn` trains it; `runtime` is who
-    will run the plan: meshwright, megatron, deepspeed, fsdp2 or torchtitan; `progress` receives
-    a line of text now and then. What was answered before, for the same content, is answered from
+    `open_engine`) evaluates the candidates of `hybrid`, on all cores if none is given; the search
+    ends when nothing can be faster by more than the part `gap` of the bound; `allocate` shares each
+    host's network interfaces out to the destinations, too: the plan has `allocations`; `prior` is
+    the file of a network that guides `deploy` (also of `auto`) in place of the one that comes with
+    the package, as `python -m meshwright.learn` trains it; `runtime` is who will run the plan:
+    meshwright, megatron, deepspeed, fsdp2 or torchtitan; `progress` receives a line of text now and
+    then. What was answered before, for the same content, is answered from
     the user's cache, and `notes` say so; a longer budget goes on from there; `fresh` searches anew.
     That no plan fits is an answer too: `plan` is None.
     """

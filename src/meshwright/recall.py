@@ -170,7 +170,10 @@ def _read(known: AnswerCache, request: Request, say: Report) -> Answer | None:
 
 
 def _is_enough(before: Answer, request: Request) -> bool:
-    return before.stop in (Stop.PROVED, Stop.ENDED) or _budget(before) >= request.budget_seconds
+    return (
+        before.stop in (Stop.PROVED, Stop.GAP, Stop.ENDED)
+        or _budget(before) >= request.budget_seconds
+    )
 
 
 def _budget(answer: Answer) -> float:

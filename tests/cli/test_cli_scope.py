@@ -45,7 +45,6 @@ def test_the_coarsening_and_the_gap_are_options() -> None:
             ("--method", "quickp", "--tensor", "2"),
             "--tensor: the method must be hybrid or auto, got 'quickp'",
         ),
-        (("--gap", "0.1"), "gap: the method must be placement or quickp, got 'auto'"),
         (
             ("--method", "quickp", "--scheme", "colocrl", "--rule", "slopes"),
             "scope: rule: the scheme must be quickp, got colocrl",

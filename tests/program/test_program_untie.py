@@ -80,3 +80,21 @@ def test_weights_that_three_ops_share_are_refused() -> None:
     )
     with pytest.raises(InputError, match="one weight in the graph; capture the model with `untie`"):
         untie(builder.finish(), connected(4), Plan(parts=parts))
+
+
+def test_a_sum_that_nothing_reads_is_refused() -> None:
+    builder = GraphBuilder("unread", batch=2)
+    forward = [builder.add_op(f"f{k}", group=0, parameter_bytes=8.0 * (k == 0)) for k in range(2)]
+    builder.add_tensor(forward[0], 4.0, [forward[1]])
+    backward = [
+        builder.add_op(f"b{k}", phase=Phase.BACKWARD, partner=forward[k]) for k in range(2)
+    ]
+    total = builder.add_op("sum", phase=Phase.BACKWARD, group=0)
+    for op in backward:
+        builder.add_tensor(op, 8.0, [total], partial=True)
+    parts = (
+        Part(ops=("f0", "b0", "sum"), devices=("d0", "d1"), zero=1),
+        Part(ops=("f1", "b1"), devices=("d2", "d3")),
+    )
+    with pytest.raises(InputError, match="one weight in the graph; capture the model with `untie`"):
+        untie(builder.finish(), connected(4), Plan(parts=parts))

@@ -257,7 +257,7 @@ def test_many_dangling_ends_with_bytes_are_proved_though_memory_binds() -> None:
 
 
 @given(problems())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_nodes_joined_without_their_bytes_equal_enumeration(problem: SplitProblem) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(split_module, "_MANY_TIMES", 1)

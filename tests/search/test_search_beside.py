@@ -1,5 +1,6 @@
 """Methods in processes beside the search: they find what they would find here, or cost nothing."""
 
+import math
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,7 @@ from meshwright.plan.moment import Moment
 from meshwright.search import beside, portfolio, run
 from meshwright.search.beside import Beside
 from meshwright.search.clock import Clock
-from meshwright.search.incumbent import Attempt
+from meshwright.search.incumbent import Attempt, Incumbent
 from meshwright.search.method.table import METHODS
 from meshwright.search.portfolio import find_plan, search_by
 from meshwright.search.problem import Problem
@@ -52,6 +53,19 @@ def test_ctrl_c_ends_it_with_what_it_has(monkeypatch: pytest.MonkeyPatch) -> Non
         found = process.wait()
     assert found is not None
     assert found.stop is Stop.INTERRUPTED
+    assert found.fits
+
+
+def test_what_is_enough_ends_it_with_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "GRACE_SECONDS", LONG)
+    problem = replace(make_problem(), graph=read_shipped("unet"), known=None)
+    with Beside("mcmc", problem) as process:
+        while not process.has_begun:
+            process._is_done.wait(0.01)
+        problem.clock.satisfy()
+        found = process.wait()
+    assert found is not None
+    assert found.stop is Stop.GAP
     assert found.fits
 
 
@@ -123,3 +137,15 @@ def test_time_that_is_left_is_spent_near_the_best(monkeypatch: pytest.MonkeyPatc
     assert near
     assert near[0].starts[0].schedule is not None
     assert answer.step_seconds <= best.step_seconds
+
+
+def test_a_plan_that_is_heard_of_counts_before_its_record_comes() -> None:
+    incumbent = Incumbent(Clock(LONG))
+    assert incumbent.known_seconds == math.inf
+    moment = Moment(
+        seconds=1.0, method="deploy", step_seconds=2.0, bound_seconds=1.0, claim="undivided"
+    )
+    incumbent.hear(moment)
+    incumbent.hear(replace(moment, step_seconds=3.0))
+    assert incumbent.known_seconds == 2.0
+    assert incumbent.step_seconds == math.inf

@@ -261,7 +261,7 @@ def test_a_gap_ends_the_search_within_it() -> None:
     graph, cluster = dag(seconds, edges), connected(3)
     exact = placement(graph, cluster, sharing="none")
     near = placement(graph, cluster, sharing="none", gap=9.0)
-    assert (exact.stop, near.stop) == (Stop.PROVED, Stop.ENDED)
+    assert (exact.stop, near.stop) == (Stop.PROVED, Stop.GAP)
     assert near.statistics == {"rounds": 0.0}
     assert exact.statistics["neighbourhoods"] > 0
     assert near.bound_seconds < exact.bound_seconds <= exact.step_seconds <= near.step_seconds

@@ -177,7 +177,7 @@ def test_a_gap_ends_the_programme_at_its_start() -> None:
     graph = dag([3.0, 3.0, 2.0, 2.0, 2.0], {})
     found = [quickp(graph, connected(2), scheme=nothing_merged, gap=gap) for gap in (0.0, 0.1, 0.2)]
     assert [answer.step_seconds for answer in found] == [6.0, 6.0, 7.0]
-    assert [answer.stop for answer in found] == [Stop.PROVED, Stop.PROVED, Stop.ENDED]
+    assert [answer.stop for answer in found] == [Stop.PROVED, Stop.PROVED, Stop.GAP]
 
 
 @pytest.mark.parametrize(

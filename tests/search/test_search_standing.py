@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from meshwright.plan.answer import Stop
 from meshwright.plan.moment import Moment
 from meshwright.search.claim import Claim
 from meshwright.search.clock import Clock
@@ -76,3 +77,24 @@ def test_a_search_tells_what_it_answers(method: str) -> None:
     assert answer.method.removeprefix("auto:") == last.found_by
     assert last.methods == ()
     assert (method == "auto") == (len({each.methods for each in told}) > 2)
+
+
+def test_a_search_ends_when_the_best_is_near_enough() -> None:
+    clock = Clock(LONG)
+    lookout = Lookout(("data", "hybrid"), clock, gap=0.5)
+    lookout.note(moment("data", 3.0, 2.0))
+    assert not clock.is_over, "plans of layers may be faster than 2"
+    with lookout.searching("hybrid"):
+        lookout.note(moment("hybrid", 3.0, 1.9, Claim.LAYERED))
+    assert not clock.is_over
+    lookout.note(moment("hybrid", 2.8, 1.9, Claim.LAYERED))
+    assert clock.is_over
+    assert clock.is_satisfied
+    assert clock.rest(0.5).is_over
+    assert clock.stop is Stop.GAP
+
+
+def test_a_bound_of_another_network_ends_nothing() -> None:
+    clock = Clock(LONG)
+    Lookout(("heft",), clock, gap=None).note(moment("heft", 3.0, 3.0))
+    assert not clock.is_over

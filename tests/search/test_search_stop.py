@@ -86,7 +86,7 @@ def test_a_walk_of_few_steps_ends_and_one_of_many_is_cut() -> None:
 
 
 def test_auto_without_time_for_its_methods_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(portfolio, "_compile_kernels", lambda *_, **__: None)
+    monkeypatch.setattr(portfolio, "compile_methods", lambda *_, **__: None)
     graph, cluster = read_shipped("unet"), find_cluster("a100-80-x4")
     answer = find_plan(graph, cluster, budget_seconds=CUT_SHORT)
     assert answer.stop is Stop.LIMIT
@@ -96,7 +96,7 @@ def test_auto_without_time_for_its_methods_is_cut(monkeypatch: pytest.MonkeyPatc
 def auto_of(monkeypatch: pytest.MonkeyPatch, **searches: Any) -> Answer:
     """`auto` with some searches in the place of its own."""
     monkeypatch.setattr(run, "METHODS", {**METHODS, **searches})
-    monkeypatch.setattr(portfolio, "_compile_kernels", lambda *_, **__: None)
+    monkeypatch.setattr(portfolio, "compile_methods", lambda *_, **__: None)
     return find_plan(read_shipped("mlp"), find_cluster("v100-32-x2"), budget_seconds=LONG)
 
 

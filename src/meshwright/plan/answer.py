@@ -47,6 +47,8 @@ class Stop(StrEnum):
     """The search has looked at all that it looks at; the plan is its best, the bound holds."""
     LIMIT = "LIMIT"
     """The budget cut the search short; the plan is the best so far, the bound holds."""
+    GAP = "GAP"
+    """The search ended at a plan as near to the bound as it was asked for."""
     INTERRUPTED = "INTERRUPTED"
     """Ctrl-C cut it short; the plan, if there is one, is the best so far, the bound holds."""
     INFEASIBLE = "INFEASIBLE"
@@ -59,6 +61,7 @@ STOP_MEANINGS: Mapping[Stop, str] = MappingProxyType(
         Stop.PROVED: "the plan is as fast as the bound, by the times of this cost model",
         Stop.ENDED: "the search ended by itself, the plan is its best",
         Stop.LIMIT: "the budget cut the search short, the plan is the best so far",
+        Stop.GAP: "the plan is as near to the bound as was asked for",
         Stop.INTERRUPTED: "Ctrl-C cut the search short, the plan is the best so far",
         Stop.INFEASIBLE: "no plan that fits was found",
     }

@@ -114,14 +114,15 @@ def _find_ties(graph: Graph, placement: Placement) -> Iterator[_Tie]:
 
 
 def _adds_gradients(graph: Graph, op: int) -> bool:
-    """Whether an op adds up gradients, and only updates read the sum."""
-    read, made = graph.inputs[op], graph.outputs[op]
+    """Whether an op adds up gradients, and updates read the sum, nothing else."""
+    read, made, readers = graph.inputs[op], graph.outputs[op], graph.successors[op]
     return bool(
         graph.phase[op] == Phase.BACKWARD
         and len(read) > 1
         and graph.tensor_partial[read].all()
         and graph.tensor_partial[made].all()
-        and (graph.phase[graph.successors[op]] == Phase.UPDATE).all()
+        and len(readers)
+        and (graph.phase[readers] == Phase.UPDATE).all()
     )
 
 

@@ -81,6 +81,8 @@ def answer_best(problem: Problem, incumbent: Incumbent, clock: Clock) -> Answer:
         return replace(answer, stop=Stop.INFEASIBLE)
     if is_proved(answer.step_seconds, bound):
         return replace(answer, stop=Stop.PROVED)
+    if clock.is_satisfied and answer.gap <= problem.gap:
+        return replace(answer, stop=Stop.GAP)
     is_cut = clock.is_cut or any(each.stop is Stop.LIMIT for each in attempts)
     return replace(answer, stop=Stop.LIMIT if is_cut else Stop.ENDED)
 

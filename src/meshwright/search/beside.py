@@ -72,11 +72,11 @@ class Beside(AbstractContextManager["Beside"]):
 
     def wait(self, is_enough: Callable[[], bool] = lambda: False) -> Attempt | None:
         """The method's record when it has ended, or None: it failed, or took far too long, or there
-        `is_enough` without it. Ctrl-C ends the method, too."""
+        `is_enough` without it. Ctrl-C ends the method, too, and so does that enough was found."""
         end = self._clock.until + _LATE_SECONDS
         is_stopped = False
         while not self._is_done.is_set() and perf_counter() < end and not is_enough():
-            if self._clock.is_interrupted and not is_stopped:
+            if (self._clock.is_interrupted or self._clock.is_satisfied) and not is_stopped:
                 is_stopped, end = True, perf_counter() + GRACE_SECONDS
                 self._stop()
             with self._clock.heard():
@@ -87,7 +87,7 @@ class Beside(AbstractContextManager["Beside"]):
         """Let the method end with what it has."""
         with suppress(OSError, ValueError):
             assert self._process.stdin is not None
-            send(self._process.stdin, None)
+            send(self._process.stdin, self._clock.is_interrupted)
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
@@ -118,8 +118,10 @@ def serve() -> None:
 def _listen(source: IO[bytes], clock: Clock) -> None:
     """End the search when told to, and the process with its input."""
     with suppress(EOFError):
-        pickle.load(source)
-        clock.interrupt()
+        if pickle.load(source):
+            clock.interrupt()
+        else:
+            clock.satisfy()
         pickle.load(source)
     os._exit(0)
 

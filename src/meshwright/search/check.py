@@ -69,10 +69,8 @@ def check_runtime(runtime: str, method: str) -> None:
         need_method(method, "runtime", f"runtime {runtime}")
 
 
-def check_gap(gap: float, method: str, *, allocate: bool) -> None:
+def check_gap(gap: float, *, allocate: bool) -> None:
     """Refuse a gap that is none, or that the search would not know."""
     need_number(gap, "gap")
-    if gap:
-        need_method(method, "gap", "gap")
     if gap and allocate:
         raise InputError(f"gap: must be 0 where the network is shared out, got {gap:g}")

@@ -1,4 +1,5 @@
-"""The time that a search has, and Ctrl-C: one object says whether a search is to stop, and why.
+"""The time that a search has, Ctrl-C, and whether enough was found: one object says whether a
+search is to stop, and why.
 
 A search asks its clock and nothing else. Parts of a search get clocks of their own, which end
 earlier, hear the same Ctrl-C and tell the whole what they had to leave out. Knows nothing of what
@@ -50,7 +51,7 @@ class Clock:
     @property
     def is_over(self) -> bool:
         """Whether to stop now: a look at the time. That the time is over counts as a cut."""
-        if self._press.is_heard:
+        if self._press.is_heard or self._press.is_satisfied:
             return True
         is_late = perf_counter() >= self.until
         if is_late:
@@ -67,10 +68,17 @@ class Clock:
         return self._press.is_heard
 
     @property
+    def is_satisfied(self) -> bool:
+        """Whether what was asked for has been found."""
+        return self._press.is_satisfied
+
+    @property
     def stop(self) -> Stop:
         """Why a search that has proven nothing stopped."""
         if self._press.is_heard:
             return Stop.INTERRUPTED
+        if self._press.is_satisfied:
+            return Stop.GAP
         return Stop.LIMIT if self.is_cut else Stop.ENDED
 
     def cut(self) -> None:
@@ -119,6 +127,10 @@ class Clock:
         """Note that Ctrl-C was pressed."""
         self._press.is_heard = True
 
+    def satisfy(self) -> None:
+        """Note that what was asked for has been found: all parts of the search end."""
+        self._press.is_satisfied = True
+
     @contextmanager
     def heard(self) -> Iterator[None]:
         """A block that Ctrl-C ends, and no more than it: the rest of the search is told."""
@@ -164,10 +176,13 @@ class Clock:
 
 
 class _Press:
-    """Ctrl-C, as all parts of a search hear it, and the timer that presses it once more."""
+    """What all parts of a search hear: Ctrl-C, with the timer that presses it once more, and that
+    enough was found."""
 
     is_heard = False
     """Whether Ctrl-C was pressed."""
+    is_satisfied = False
+    """Whether what was asked for has been found."""
     is_hurried = False
     """Whether it is to be pressed again after a moment."""
     is_own = False

@@ -121,6 +121,7 @@ class Incumbent:
         self.attempts: dict[str, Attempt] = {}
         """By method, in the order in which they began."""
         self.history: list[Moment] = []
+        self._heard = math.inf
         self._steps: dict[Claim, float] = {}
         self._bounds: dict[Claim, float] = {}
 
@@ -149,6 +150,16 @@ class Incumbent:
     def step_seconds(self) -> float:
         """What the best plan that fits takes; infinity where none does."""
         return min((each.step_seconds for each in self.attempts.values()), default=math.inf)
+
+    @property
+    def known_seconds(self) -> float:
+        """What the fastest plan takes that fits, those included that are only heard of yet."""
+        return min(self.step_seconds, self._heard)
+
+    def hear(self, moment: Moment) -> None:
+        """Note a plan that a method has found elsewhere, whose record will be adopted when it
+        ends."""
+        self._heard = min(self._heard, moment.step_seconds)
 
     def bound_on(self, claim: Claim) -> float:
         """The best bound so far on the plans of a claim."""

@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.compiled import announced_compilation
 from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import has_layers
 from meshwright.interpreter import can_start_python, num_cores
 from meshwright.plan.answer import Answer
-from meshwright.plan.plan import Plan, place_ops
+from meshwright.plan.moment import Moment
+from meshwright.plan.plan import Plan
 from meshwright.plan.request import Request
-from meshwright.search import warm
 from meshwright.search.answer import (
     answer_attempt,
     answer_best,
@@ -34,19 +33,18 @@ from meshwright.search.check import (
 )
 from meshwright.search.claim import Claim
 from meshwright.search.clock import Clock
+from meshwright.search.compile import compile_methods
 from meshwright.search.incumbent import Incumbent, is_proved
 from meshwright.search.method.bandwidth.joint.joint import allocate_plan, explain_nothing
 from meshwright.search.method.deploy.tree.tree import Prior
 from meshwright.search.method.name import ENTRIES, LAYERED, SEARCHES
-from meshwright.search.method.table import ALLOCATING, METHODS, Method
+from meshwright.search.method.table import ALLOCATING
 from meshwright.search.pool.engine import Engine
 from meshwright.search.problem import Problem
 from meshwright.search.run import run_method
 from meshwright.search.standing import Lookout, Watch
 from meshwright.search.start import kind_of, near_methods
-from meshwright.search.warm import small_cluster, small_rails, small_step
-from meshwright.simulate.simulate import simulate
-from meshwright.units import format_seconds
+from meshwright.units import format_percent, format_seconds
 
 _ALLOCATED_SHARE = 0.85
 """Of the budget for a search, or for all of them, where the network is shared out afterwards."""
@@ -112,7 +110,7 @@ def find_plan(
 
     `microbatches`: the numbers that pipelines may use; none: whatever is best. `scope`: what the
     method that has this kind of scope looks at, `engine`: what evaluates the candidates of
-    `hybrid`. `gap`: `placement` and `quickp` end when nothing can be faster by more than this part.
+    `hybrid`. `gap`: the search ends when nothing can be faster by more than this part.
     `allocate`: share each host's network interfaces out to the destinations, too. `prior`: what
     `deploy` believes at first; None: the network that comes with the package. `runtime`: who will
     run the plan; for others than this program `hybrid` alone searches. `starts`: plans in ops of
@@ -120,14 +118,14 @@ def find_plan(
     count the compilation of kernels, which happens once on a machine.
     """
     check_request(graph, method, seed, budget_seconds, sharing, microbatches, scope)
-    check_gap(gap, method, allocate=allocate)
+    check_gap(gap, allocate=allocate)
     check_runtime(runtime, method)
     if prior is not None:
         need_method(method, "prior", "prior")
     choice = _choose(method, graph, cluster, runtime, starts)
     nothing = explain_nothing(cluster) if allocate else ""
     allocates = allocate and not nothing
-    _compile_kernels(choice.names, allocates=allocates)
+    compile_methods(choice.names, allocates=allocates)
     report = progress or (lambda _: None)
     problem = Problem(
         graph=graph, cluster=cluster, sharing=sharing, seed=seed, clock=Clock(budget_seconds),
@@ -139,7 +137,7 @@ def find_plan(
         sharing=sharing, microbatches=tuple(microbatches), scope=scope, allocate=allocate, gap=gap,
         runtime=runtime,
     )  # fmt: skip
-    lookout = Lookout(choice.names, problem.clock, watch)
+    lookout = Lookout(choice.names, problem.clock, watch, None if allocates else gap)
     answer = replace(_answer(choice, problem, method, report, lookout), request=request)
     return replace(answer, notes=(*answer.notes, nothing)) if nothing else answer
 
@@ -201,7 +199,7 @@ def search_by(
     """
     fields = {key: given.pop(key) for key in list(given) if key in Problem.__dataclass_fields__}
     problem = Problem(graph=graph, cluster=cluster, clock=Clock(budget_seconds), **fields)
-    incumbent = Incumbent(problem.clock)
+    incumbent = Incumbent(problem.clock, Lookout((method,), problem.clock, gap=problem.gap).note)
     run_method(method, problem, incumbent, **given)
     if not incumbent.attempts:
         raise KeyboardInterrupt
@@ -239,33 +237,6 @@ def _choose(
     return _Choice(names=("hybrid",), note=f"only hybrid was tried: {note}")
 
 
-def _compile_kernels(names: Sequence[str], *, allocates: bool) -> None:
-    """Run the methods on a small step, so that compilation is not searching."""
-    graph, cluster = small_step(), small_cluster()
-    with announced_compilation(warm.__name__, *names):
-        # What programs are lowered and simulated by first: the others are compiled beside it.
-        place = [cluster.devices[0].name]
-        simulate(graph, cluster, place_ops(graph.op_names, [0] * graph.num_ops, place))
-        for name in names:
-            if name != "placement":
-                _compile(METHODS[name], graph, cluster)
-        if "deploy" in names and "heft" not in names:
-            _compile(METHODS["heft"], graph, cluster)  # which it may come to later
-    if "placement" in names:
-        with announced_compilation():  # of what is left: the process beside compiles it last
-            _compile(METHODS["placement"], graph, cluster)
-    if allocates:
-        with announced_compilation():
-            _compile(ALLOCATING["placement"], graph, small_rails())
-
-
-def _compile(method: Method, graph: Graph, cluster: Cluster) -> None:
-    problem = Problem(graph=graph, cluster=cluster, clock=Clock(0.01))
-    method(problem, Incumbent(problem.clock).begin("small", Claim.UNDIVIDED))
-    if problem.clock.is_interrupted:
-        raise KeyboardInterrupt
-
-
 def _run_all(names: Sequence[str], problem: Problem, report: Report, lookout: Lookout) -> Incumbent:
     """Run methods within what is left of the time; Ctrl-C ends it with the best so far."""
     whole = clock = problem.clock
@@ -273,9 +244,12 @@ def _run_all(names: Sequence[str], problem: Problem, report: Report, lookout: Lo
         clock = whole.first(_ALLOCATED_SHARE)
     incumbent, is_one = Incumbent(whole, lookout.note), len(names) == 1
     with whole.listening(), whole.heard(), ExitStack() as ended:
-        beside = {} if is_one else _start_beside(names, problem.within(clock), ended, lookout)
+        beside = (
+            {} if is_one else _start_beside(names, problem.within(clock), ended, incumbent, lookout)
+        )
         for place, name in enumerate(names):
-            if whole.is_interrupted or (incumbent.attempts and clock.is_over):
+            is_over = clock.is_over and not whole.is_satisfied
+            if whole.is_interrupted or (incumbent.attempts and is_over):
                 break
             if name in beside and beside[name].has_begun:
                 continue
@@ -283,8 +257,12 @@ def _run_all(names: Sequence[str], problem: Problem, report: Report, lookout: Lo
             if reason := _explain_hopeless(name, problem, incumbent):
                 report(f"{name}: {reason}")
                 continue
+            # What others will not use is there for this one.
             left = [
-                each for each in names[place:] if each not in beside or not beside[each].has_begun
+                each
+                for each in names[place:]
+                if not (each in beside and beside[each].has_begun)
+                and not _explain_hopeless(each, problem, incumbent)
             ]
             share = ENTRIES[name].weight / max(1e-9, sum(ENTRIES[each].weight for each in left))
             if problem.starts and ENTRIES[name].weight:
@@ -318,19 +296,31 @@ def _run_all(names: Sequence[str], problem: Problem, report: Report, lookout: Lo
 
 
 def _start_beside(
-    names: Sequence[str], problem: Problem, ended: ExitStack, lookout: Lookout
+    names: Sequence[str],
+    problem: Problem,
+    ended: ExitStack,
+    incumbent: Incumbent,
+    lookout: Lookout,
 ) -> dict[str, Beside]:
     """Processes for the methods that there are cores for, so that these have the whole time."""
     if problem.starts or problem.clock.left < _BESIDE_SECONDS or not can_start_python():
         return {}
+
+    def hear(moment: Moment) -> None:
+        incumbent.hear(moment)
+        lookout.note(moment)
+
     chosen = [name for name in _BESIDE if name in names][: num_cores() - 1]
-    return {name: ended.enter_context(Beside(name, problem, lookout.note)) for name in chosen}
+    return {name: ended.enter_context(Beside(name, problem, hear)) for name in chosen}
 
 
 def _explain_hopeless(name: str, problem: Problem, incumbent: Incumbent) -> str:
     """Why a search that takes time cannot find anything faster than what is known; empty where it
     might."""
-    entry, known = ENTRIES[name], incumbent.step_seconds
+    if problem.clock.is_satisfied:
+        by_more = f" by more than {format_percent(problem.gap)}" if problem.gap else ""
+        return f"not tried: no plan is faster{by_more} than the best"
+    entry, known = ENTRIES[name], incumbent.known_seconds
     is_placed = entry.weight > 0 and entry.claim is Claim.PLACEMENT and not problem.allocate
     if not is_placed or problem.starts or math.isinf(known):
         return ""

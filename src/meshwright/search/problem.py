@@ -70,7 +70,7 @@ class Problem:
     scope: AnyScope | None = None
     """What a method looks at, for the method that has this kind of scope."""
     gap: float = 0.0
-    """A search may end when nothing can be faster by more than this part of the bound."""
+    """The search ends when nothing can be faster by more than this part of the bound."""
     prior: Prior | None = None
     """What `deploy` believes at first; None: the network that comes with the package."""
     runtime: str = MESHWRIGHT.name

@@ -1,4 +1,5 @@
-"""Where a search stands while it runs, for whoever watches it. Decides nothing."""
+"""Where a search stands while it runs: for whoever watches it, and to end it where that is near
+enough to the bound."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +10,7 @@ from threading import Lock
 from meshwright.plan.moment import Moment
 from meshwright.search.claim import Claim
 from meshwright.search.clock import Clock
+from meshwright.search.incumbent import is_proved
 from meshwright.search.method.name import ENTRIES
 
 
@@ -41,10 +43,18 @@ Watch = Callable[[Standing], None]
 
 
 class Lookout:
-    """Tells a watch where a search of several methods stands; without one it does nothing."""
+    """Follows where a search of several methods stands: tells a watch, if there is one, and the
+    clock when no plan is faster than the best by more than `gap`, a part of the bound."""
 
-    def __init__(self, names: Sequence[str], clock: Clock, watch: Watch | None) -> None:
-        self._names, self._clock, self._watch = names, clock, watch
+    def __init__(
+        self,
+        names: Sequence[str],
+        clock: Clock,
+        watch: Watch | None = None,
+        gap: float | None = 0.0,
+    ) -> None:
+        """`gap`: None lets the search go on, since what comes after it has another bound."""
+        self._names, self._clock, self._watch, self._gap = names, clock, watch, gap
         self._lock = Lock()
         self._methods: list[str] = []
         self._ended: set[str] = set()
@@ -85,6 +95,8 @@ class Lookout:
             self._tell()
 
     def _tell(self) -> None:
+        if self._gap is not None and is_proved(self._step, self._bound * (1 + self._gap)):
+            self._clock.satisfy()
         if self._watch is not None:
             self._watch(
                 Standing(

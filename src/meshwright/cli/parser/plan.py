@@ -106,8 +106,7 @@ def _add_search(parser: ArgumentParser) -> None:
         type=part,
         default=0.0,
         metavar="G",
-        help="end when nothing can be faster by more than this part, such as 0.05 (methods "
-        "placement and quickp; default: 0)",
+        help="end when nothing can be faster by more than this part, such as 0.05 (default: 0)",
     )
     text = "share each host's network interfaces out to the destinations, too"
     add_flag(parser, "--allocate", text)

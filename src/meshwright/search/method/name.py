@@ -19,7 +19,7 @@ class MethodEntry(NamedTuple):
     claim: Claim
     """What its bound is a bound on; all its plans are among these."""
     takes: tuple[str, ...] = ()
-    """What few can be told: the name of the class of a scope, gap, prior, runtime, engine."""
+    """What few can be told: the name of the class of a scope, prior, runtime, engine."""
     is_tried: bool = True
     """Whether `auto` tries it; the others are published and usual ways to hold a plan against,
     which take long for what they find or look at less than a search of `auto` does."""
@@ -69,7 +69,6 @@ ENTRIES: Mapping[str, MethodEntry] = MappingProxyType(
         "placement": MethodEntry(
             "each op on one device, with a bound on the best placement",
             _PLACED,
-            takes=("gap",),
             weight=2.0,
         ),
         "mcmc": MethodEntry("ops placed by FlexFlow's Metropolis walk", _PLACED, weight=0.5),
@@ -77,7 +76,7 @@ ENTRIES: Mapping[str, MethodEntry] = MappingProxyType(
         "quickp": MethodEntry(
             "ops placed by QuickP's integer programme",
             _PLACED,
-            takes=("QuickpScope", "gap"),
+            takes=("QuickpScope",),
             is_tried=False,
         ),
         "flexflow": MethodEntry(

@@ -5,9 +5,10 @@ by what transfers and collectives do to each other. So a draft is left out only 
 times the least that any draft has taken as a part of its own, is above the best step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from meshwright.plan.degrees import stage_degrees
 from meshwright.plan.part import ScheduleKind
@@ -40,6 +41,10 @@ class Comparison:
     space: HybridSpace
     trials: HybridTrials
     clock: Clock
+    enough_seconds: float = 0.0
+    """A plan that takes no longer, op by op, needs no better one."""
+    known_seconds: Callable[[], float] = lambda: inf
+    """What the fastest plan takes that other methods know of."""
     stack: ExitStack | None = None
     """Where other processes are entered if simulations take long; None: the engine is given."""
     parts: dict[ScheduleKind, list[float]] = field(default_factory=dict)
@@ -69,13 +74,26 @@ class Comparison:
     @property
     def layer_limit(self) -> float:
         """No draft that takes longer by layer may be better than the best."""
-        settled = self.trials.settled
+        settled, known = self.trials.settled, self.known_seconds()
         if not settled:
-            return self.trials.best_seconds
+            best = self.trials.best_seconds
+            # What others know of is op by op; and to have some plan comes first.
+            return best if best == inf else min(best, self._margin * known)
         steps = [self.trials.verdicts[draft.key].step_seconds for draft in self.trials.tried]
         part = min(each.step_seconds / step for (each, _), step in zip(settled, steps, strict=True))
-        best = min(verdict.step_seconds for verdict, _ in settled)
+        best = min(known, *(verdict.step_seconds for verdict, _ in settled))
         return best / (_ROOM * part) if self.trials.is_settled_by_op else best
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether nothing better is asked for than what was found."""
+        if self.trials.best_seconds > self.enough_seconds:
+            return False
+        self.settle(1)
+        return any(
+            verdict.fits and verdict.step_seconds <= self.enough_seconds
+            for verdict, _ in self.trials.settled
+        )
 
     def run(self, drafts: Sequence[HybridDraft], most: int) -> None:
         """Simulate in order by layer, until so many fit, while there is time."""
@@ -90,7 +108,7 @@ class Comparison:
                 if draft.estimate_seconds <= self.limit(draft.kind)
             ]
             start += size
-            if wave and not self._run_wave(wave):
+            if wave and (not self._run_wave(wave) or self.has_enough):
                 return
 
     def run_first(self, drafts: Sequence[HybridDraft]) -> None:

@@ -76,11 +76,15 @@ def hybrid(problem: Problem, attempt: Attempt) -> None:
         runtime=problem.runtime,
     )  # fmt: skip
     trials = HybridTrials(scene, problem.engine or Processes(1), chosen.keys)
+    bound = space_bound(space)
     is_whole = False
     with ExitStack() as stack:
         with clock.heard():
             others = stack if problem.engine is None else None
-            comparison = Comparison(space, trials, clock, others)
+            comparison = Comparison(
+                space, trials, clock, bound * (1 + problem.gap),
+                lambda: attempt.incumbent.known_seconds, others,
+            )  # fmt: skip
             if is_near:
                 _look_near(comparison, pool)
             else:
@@ -93,7 +97,6 @@ def hybrid(problem: Problem, attempt: Attempt) -> None:
                 trials.run(pool.drafts()[:1])
     if is_near:
         offer_near(problem, attempt, trials.best_seconds)
-    bound = space_bound(space)
     if not trials.num_fitting:
         tried = trials.ranked()
         more = clock.more(_EXPLAIN_SHARE * clock.seconds)
@@ -130,6 +133,8 @@ def _look(comparison: Comparison, pool: Pool) -> bool:
         # The best so far says which settings need not be looked at.
         if number % _ROUND == 0 or not comparison.trials.verdicts:
             comparison.run_first(pool.drafts())
+            if comparison.has_enough:
+                return False
     is_small = space.cluster.num_devices <= _SMALL_DEVICES
     is_small = is_small and space.stack.num_layers <= _SMALL_LAYERS
     # Of several types replicas have shares, which `exhaust` does not know.

@@ -81,7 +81,7 @@ class _SimulatedPlan:
 
 def placement(problem: Problem, attempt: Attempt) -> None:
     """The best placement and order that rounds of search find until they find no better ones, or
-    until no placement is proven to be faster by more than the problem's gap."""
+    until the best is proven."""
     attempt.raise_bound(problem.placement_bound)
     if reason := explain_nowhere(problem.instance):
         attempt.refuse(reason)
@@ -101,7 +101,6 @@ class _PlacementSearch:
         clock = problem.clock
         answering = min(_SECONDS_AN_OP * self.instance.num_ops, 0.3 * clock.left)
         self._clock = clock.sooner(answering)
-        self._gap = max(problem.gap, _PROVED)
         self._limits = usable_bytes(problem.graph, problem.cluster)
         self._statistics = attempt.statistics
         self._statistics["rounds"] = 0.0
@@ -159,10 +158,11 @@ class _PlacementSearch:
         return self._clock.is_over
 
     def _is_done(self) -> bool:
-        """Whether the best is as near to the bound as was asked for."""
+        """Whether the best is proven, or all that was asked for."""
         verdict = self.best.verdict if self.best else None
-        limit = self.attempt.bound_seconds * (1 + self._gap)
-        return bool(verdict and verdict.fits and verdict.step_seconds <= limit)
+        limit = self.attempt.bound_seconds * (1 + _PROVED)
+        is_proved = bool(verdict and verdict.fits and verdict.step_seconds <= limit)
+        return is_proved or self._clock.is_satisfied
 
     def _is_near(self) -> bool:
         """Whether another round of a large step would take longer than it is worth."""
