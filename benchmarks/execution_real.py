@@ -42,7 +42,6 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.execute.group import CommonClock
 from meshwright.execute.lowered import lower_frozen
-from meshwright.execute.region.inductor import Inductor
 from meshwright.execute.settings import Settings
 from meshwright.execute.trainer import Trainer
 from meshwright.execute.walk import Times
@@ -50,8 +49,9 @@ from meshwright.graph.graph import Graph, Phase
 from meshwright.network.testbed.apply import built
 from meshwright.plan.plan import Plan
 from meshwright.program.program import Kind, Program
-from meshwright.report.calibrate import calibrated_cluster, measured_graph
+from meshwright.report.calibrate import calibrated_cluster
 from meshwright.report.compare import compare
+from meshwright.report.measured_ops import measured_graph
 from meshwright.simulate.measured import Run, measured_timeline
 from meshwright.simulate.simulate import run_program, simulate
 from meshwright.simulate.tasks import COLLECTIVES
@@ -247,6 +247,13 @@ def describe_run(
     }
 
 
+def _open_compiler(device: torch.device) -> Any:
+    """TorchInductor, which takes seconds to import and warns of what it uses itself."""
+    from meshwright.execute.region.inductor import Inductor
+
+    return Inductor(device, lambda _: None)
+
+
 def _come_first() -> None:
     """Let what else runs on this machine count little: Linux shares cores out between sessions,
     by the niceness of each."""
@@ -289,7 +296,7 @@ def run_plan(
             deferred.workload,
             Settings(),
             real=deferred.real,
-            compiler=Inductor(device, lambda _: None) if compiles else None,
+            compiler=_open_compiler(device) if compiles else None,
         )
         args = tuple(deferred.real(each).to(device) for each in deferred.workload.args)
         clock = CommonClock()

@@ -25,6 +25,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "master_weights": {"params": ()},
     "open_engine": {"name": "one"},
     "plan": {"graph": GRAPH, "cluster": CLUSTER, "method": "single", "budget_seconds": 0.1},
+    "profile": {"model": None, "device": "cpu"},
     "read_profile": {"path": "none.json"},
     "report": {"graph": GRAPH, "cluster": CLUSTER, "answer": PLANNED, "file": "nowhere"},
     "replan": {"answer": PLANNED, "cluster": CLUSTER},

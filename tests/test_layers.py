@@ -20,8 +20,9 @@ LAYERS = (
     "interpreter", "errors", "function", "message", "signals", "argument", "units", "array",
     "table", "from_yaml", "files", "form", "compiled", "kernel", "graph", "profile", "zoo",
     "cluster", "cost", "plan", "program", "simulate", "search", "capture", "execute", "network",
-    "export", "report", "source", "planned", "recall", "compared", "change", "explain", "whatif",
-    "replan", "elastic", "audit", "page", "learn", "question", "api", "__init__", "cli", "__main__",
+    "export", "report", "source", "calls", "planned", "recall", "compared", "change", "explain",
+    "whatif", "replan", "elastic", "audit", "page", "learn", "question", "api", "__init__", "cli",
+    "__main__",
 )  # fmt: skip
 FORBIDDEN = {("cluster", "graph"), ("cluster", "zoo")}
 """Pairs that the order alone would allow."""

@@ -27,7 +27,7 @@ def captured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Choice]:
     """A capture that costs nothing, and the steps that it was asked for."""
     asked: list[Choice] = []
 
-    def capture(choice: Choice, _measured: Measured | None = None) -> Graph:
+    def capture(choice: Choice, _measured: Measured | None = None, _batches: object = ()) -> Graph:
         asked.append(choice)
         return mlp(choice.model.name, choice.batch, (3, 4))
 

@@ -52,6 +52,7 @@ __all__ = [
     "master_weights",
     "open_engine",
     "plan",
+    "profile",
     "read_profile",
     "replan",
     "report",
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
         master_weights,
         open_engine,
         plan,
+        profile,
         replan,
         report,
         schema,
@@ -169,9 +171,9 @@ class _CallablePackage(ModuleType):
 
 # `mw.cluster` has to be a function, and importing `meshwright.cluster.cluster` from anywhere binds
 # `mw.cluster` to the subpackage. So it is both, and always the same object: this file runs before
-# any module below it, and the nine subpackages' own files hold no more than a docstring. A
+# any module below it, and the eleven subpackages' own files hold no more than a docstring. A
 # function in the module's place would break `import meshwright.cluster.cluster as c`.
-_FUNCTIONS = "audit capture cluster explain export plan replan report simulate whatif"
+_FUNCTIONS = "audit capture cluster explain export plan profile replan report simulate whatif"
 for _name in _FUNCTIONS.split():
     import_module(f"{__name__}.{_name}").__class__ = _CallablePackage
 del _name

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.argument import checked, need_flag, need_one_of, need_type
 from meshwright.audit.record import audit_schema
+from meshwright.calls import profile
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.fact.import_files import import_files
@@ -62,6 +63,7 @@ __all__ = [
     "master_weights",
     "open_engine",
     "plan",
+    "profile",
     "read_profile",
     "replan",
     "report",
@@ -136,6 +138,7 @@ def capture(
     batch: int | None = None,
     autocast: Any = None,
     measured: Measured | None = None,
+    batches: Sequence[int] = (),
     compile: bool = False,  # noqa: A002
     foreach: bool = False,
     untie: bool = False,
@@ -149,9 +152,11 @@ def capture(
     torch.optim's; with "mixed-" before its name it updates copies of the parameters in fp32 (see
     `master_weights`). `batch`: the samples in the inputs; None takes the first dimension of the
     first tensor. `autocast`: a torch dtype such as torch.bfloat16. `measured`: the times of kernel
-    calls that ops get, as `read_profile(path).measured()` has them. `compile`: as torch.compile
-    fuses it. `foreach`: parameters are updated as torch.optim does by default on CUDA, which moves
-    more bytes and holds temporaries, in place of one fused kernel as `training` has it.
+    calls that ops get, as `read_profile(path).measured()` has them, and `batches` the other numbers
+    of samples that they were measured at (`Profile.batches`): what microbatches and unequal
+    replicas take is read off them. `compile`: as torch.compile fuses it. `foreach`: parameters are
+    updated as torch.optim does by default on CUDA, which moves more bytes and holds temporaries, in
+    place of one fused kernel as `training` has it.
     `untie`: weights that modules share are copies, kept equal, so that a pipeline may hold an
     embedding on its first stage and the head tied to it on its last. `inference`: the model's
     outputs alone, in `eval` mode, without gradients, loss and optimiser.
@@ -168,6 +173,7 @@ def capture(
         batch=batch,
         autocast=autocast,
         measured=measured,
+        batches=batches,
         compile=compile,
         foreach=foreach,
         untie=untie,

@@ -6,7 +6,6 @@ Numba never.
 
 import os
 import warnings
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,6 +28,7 @@ from meshwright.profile.profile import (
     Profile,
     combine_measured,
     digest_measured,
+    find_batches,
     read_profile,
 )
 from meshwright.zoo.cache import GraphCache, cache_folder, open_cache
@@ -176,19 +176,21 @@ def capture_model(
     if inference and loss is not None:
         raise InputError(f"{name}: a step of inference has no loss, got {quoted(loss)}")
     measured, compile = _read_measured(profiles, threads, merges=compile)  # noqa: A001
+    batches = find_batches(map(read_profile, profiles))
     how: dict[str, Any] = {"compile": compile, "untie": untie, "inference": inference}
     if names_function(name):
         check_names(optimizer, autocast)
         workload = _run_factory(name, batch, sequence, precision, loss)
         own = update_name(precision, optimizer)
+        how["batches"] = batches
         graph = _capture_workload(workload, own, autocast, measured, precision, **how)
         return graph if batch is None else graph.at_batch(batch)
     choice = replace(_choose(name, optimizer, autocast, batch, sequence, precision, loss), **how)
     if measured:
-        choice = replace(choice, measured=digest_measured(measured))
+        choice = replace(choice, measured=digest_measured(measured, batches))
     return capture_once(
         choice,
-        capture=lambda choice: _capture_choice(choice, measured),
+        capture=lambda choice: _capture_choice(choice, measured, batches),
         cache=_open_cache() if use_cache else None,
         say=say or say_nothing,
     )
@@ -209,31 +211,6 @@ def _read_measured(
     return combine_measured(read, threads=threads), merges
 
 
-def step_calls(
-    name: str,
-    optimizer: str = "adamw",
-    autocast: str | None = None,
-    batch: int | None = None,
-    *,
-    sequence: int | None = None,
-    precision: str | None = None,
-    loss: str | None = None,
-) -> Counter[str]:
-    """Every kernel call of the step that `capture_model` captures, and how often it occurs."""
-    if names_function(name):
-        check_names(optimizer, autocast)
-        workload = _run_factory(name, batch, sequence, precision, loss)
-    else:
-        workload = _build(_choose(name, optimizer, autocast, batch, sequence, precision, loss))
-    from meshwright.capture.call import in_tf32
-    from meshwright.capture.capture import trace_workload
-    from meshwright.capture.profile import distinct_calls
-
-    own = find_optimizer(name, precision, optimizer)
-    with in_tf32(precision == TF32 or None):
-        return distinct_calls(trace_workload(workload, own, autocast))
-
-
 def find_optimizer(name: str, precision: str | None, optimizer: str) -> str:
     """The optimiser of a step of a model that is asked for by names."""
     if precision is None and not names_function(name):
@@ -243,11 +220,12 @@ def find_optimizer(name: str, precision: str | None, optimizer: str) -> str:
 
 def make_workload(
     name: str,
-    batch: float,
+    batch: float | None,
     *,
     sequence: int | None = None,
     precision: str | None = None,
     loss: str | None = None,
+    device: str = "cpu",
 ) -> Callable[[], "Workload"]:
     """What builds the model and inputs of a name, for real, on so many samples."""
     if names_function(name):
@@ -255,7 +233,7 @@ def make_workload(
         return lambda: _run_factory(name, batch, sequence, precision, loss)
     choice = _choose(name, "adamw", None, batch, sequence, precision, loss)
     need_torch("run")
-    return lambda: _build(choice, "cpu")
+    return lambda: _build(choice, device)
 
 
 def find_function(option: str, name: str) -> Callable[..., Any]:
@@ -298,7 +276,9 @@ def _choose(
     return choice
 
 
-def _capture_choice(choice: Choice, measured: Measured | None = None) -> Graph:
+def _capture_choice(
+    choice: Choice, measured: Measured | None = None, batches: Sequence[int] = ()
+) -> Graph:
     graph = _capture_workload(
         _build(choice),
         update_name(choice.precision, choice.optimizer),
@@ -308,6 +288,7 @@ def _capture_choice(choice: Choice, measured: Measured | None = None) -> Graph:
         compile=choice.compile,
         untie=choice.untie,
         inference=choice.inference,
+        batches=batches,
     )
     return replace(graph, name=choice.model.name)
 
@@ -318,7 +299,7 @@ def _capture_workload(
     autocast: str | None,
     measured: Measured | None,
     precision: str | None,
-    **how: bool,
+    **how: Any,
 ) -> Graph:
     from meshwright.capture.call import in_tf32
     from meshwright.capture.capture import capture_workload

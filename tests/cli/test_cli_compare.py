@@ -164,3 +164,41 @@ def test_names_that_are_no_files_are_refused() -> None:
 def test_a_plan_whose_name_no_file_can_have_is_no_such_plan(folder: Path) -> None:
     name = 300 * "n"  # file systems allow 255
     assert refusal("compare", name, folder) == f"{name}: no such plan, neither a file nor a folder"
+
+
+def test_several_runs_say_what_has_changed_and_what_depends_on_it(folder: Path) -> None:
+    actual_run().save(folder / "second.json.gz")
+    several = (folder, folder / "run.json.gz", folder / "second.json.gz")
+    result = run("compare", *several)
+    assert result.code == 0
+    assert "device h1.d0: 1.50 times slower than thought (1.50 to 1.50 in 2 runs)" in result.out
+    assert "2.00 times slower than thought" in result.out
+    found = run("compare", *several, "--json").json
+    assert [Path(each).name for each in found["runs"]] == ["run.json.gz", "second.json.gz"]
+    factors = sorted({round(each["factor"], 6) for each in found["drifts"]})
+    assert factors == [1.5, 2.0]
+    assert run("compare", folder, folder, "--json").json["drifts"] == []
+
+
+def test_runs_as_they_were_thought_have_changed_nothing(folder: Path) -> None:
+    graph, cluster, plan = thought()
+    for name in ("one.json", "two.json"):
+        run_of(simulate(graph, cluster, plan)).save(folder / name)
+    result = run("compare", folder, folder / "one.json", folder / "two.json")
+    assert "all 2 runs: no link and no device has changed" in result.out
+
+
+def test_a_cluster_that_is_written_keeps_what_was_predicted_and_what_was_measured(
+    folder: Path,
+) -> None:
+    path = folder / "measured.yaml"
+    runs = (folder / "run.json.gz", folder / "run.json.gz")
+    assert run("compare", folder, *runs, "--write-cluster", path).code == 0
+    first, second = Cluster.load(path).calibrations
+    assert first == second
+    assert (first.model, first.device_type, first.num_devices, first.num_hosts) == (
+        "chain", "box", 2, 2,
+    )  # fmt: skip
+    assert (first.predicted_seconds, first.measured_seconds) == (
+        pytest.approx(0.2), pytest.approx(0.31),
+    )  # fmt: skip

@@ -14,6 +14,8 @@ from cli_runner import Result, refusal, run
 
 import meshwright as mw
 from meshwright import source
+from meshwright.calls import step_calls
+from meshwright.graph.graph import Split
 from meshwright.plan.part import Part
 from meshwright.profile.profile import Table, read_profile
 
@@ -53,6 +55,12 @@ def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def run_profile(model: str, *options: object) -> Result:
     return run("profile", model, "--device", "cpu", "-o", "p.json.gz", *options)
+
+
+def own_calls(model: str) -> Counter[str]:
+    """The calls of a step on its own samples."""
+    (calls,) = step_calls(model).values()
+    return calls
 
 
 def clocked(monkeypatch: pytest.MonkeyPatch, spread: float = 0.0, **changes: Any) -> list[str]:
@@ -103,6 +111,54 @@ def test_what_was_profiled_is_what_is_simulated(factory: str) -> None:
     assert timeline.step_seconds == pytest.approx(float(graph.seconds["cpu"].sum()))
 
 
+def test_kernels_are_timed_on_halves_of_the_samples_too(
+    factory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocked(monkeypatch)
+    found = run_profile(factory, "--json").json
+    assert [each["samples"] for each in found["batches"]] == [4, 2, 1]
+    assert found["step_seconds"] == found["batches"][0]["step_seconds"]
+    profile = mw.read_profile("p.json.gz")
+    assert profile.batches == (4, 2, 1)
+    run("capture", factory, "-o", "g.json", "--profile", "p.json.gz")
+    graph = mw.load_graph("g.json")
+    for rung in found["batches"][1:]:
+        samples, seconds = rung["samples"], graph.ladders["cpu"][rung["samples"]]
+        assert np.isnan(seconds).tolist() == (graph.split == Split.NONE).tolist()
+        whole = graph.seconds["cpu"][graph.split == Split.NONE].sum()
+        assert np.nansum(seconds) + whole == pytest.approx(rung["step_seconds"]), samples
+
+
+def test_other_numbers_of_samples_may_be_asked_for_and_added(
+    factory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = clocked(monkeypatch)
+    found = run_profile(factory, "--batches", "3,4", "--json").json
+    assert [each["samples"] for each in found["batches"]] == [4, 3]
+    before = len(asked)
+    run_profile(factory, "--batches", "1")
+    assert 0 < len(asked) - before < before, "the own samples' and the updates' were known"
+    assert mw.read_profile("p.json.gz").batches == (4, 3, 1)
+    many = ",".join(map(str, range(1, 18)))
+    result = run_profile(factory, "--batches", many)
+    assert (result.code, "batches: must be at most 16, got 17" in result.err) == (2, True)
+
+
+@pytest.mark.usefixtures("factory")
+def test_a_module_is_profiled_and_captured_by_the_library() -> None:
+    with torch.device("meta"):
+        model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.ReLU(), torch.nn.Linear(6, 6))
+        inputs = torch.empty(4, 8)
+    step: dict[str, Any] = {"loss": lambda y: y.square().mean(), "optimizer": "sgd"}
+    profile = mw.profile(model, inputs, **step, device="cpu", batches=[2])
+    assert profile.batches == (4, 2)
+    assert profile.tables[0].device_type == "cpu"
+    measured = profile.measured()
+    graph = mw.capture(model, inputs, **step, measured=measured, batches=profile.batches)
+    assert np.isfinite(graph.seconds["cpu"]).all()
+    assert list(graph.ladders["cpu"]) == [2.0]
+
+
 def test_a_captured_module_takes_measured_times(factory: str) -> None:
     run_profile(factory, "--optimizer", "sgd")
     with torch.device("meta"):
@@ -138,7 +194,7 @@ def write_profile(name: str, calls: dict[str, float]) -> None:
 
 
 def test_the_last_of_several_profiles_counts(factory: str) -> None:
-    one, other, *_ = source.step_calls(factory)
+    one, other, *_ = own_calls(factory)
     write_profile("a.json", {one: 1.0, other: 2.0})
     write_profile("b.json", {one: 3.0})
     a, b = ("--profile", "a.json"), ("--profile", "b.json")
@@ -161,17 +217,18 @@ def test_calls_are_timed_once_unless_told_otherwise(
     factory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = clocked(monkeypatch)
-    first = run_profile(factory, "--json").json
+    first = run_profile(factory, "--batches", 4, "--json").json
     assert first["timed_now"] == len(asked) == first["distinct_calls"]
     content = Path("p.json.gz").read_bytes()
-    again = run_profile(factory, "--json").json
+    again = run_profile(factory, "--batches", 4, "--json").json
     assert (again["timed_now"], again["measured_calls"]) == (0, first["measured_calls"])
     assert again["step_seconds"] == first["step_seconds"]
     assert Path("p.json.gz").read_bytes() == content
-    assert run_profile(factory, "--again", "--json").json["timed_now"] == first["timed_now"]
-    more = run_profile(factory, "--batch", 2, "--json").json
+    again = run_profile(factory, "--batches", 4, "--again", "--json").json
+    assert again["timed_now"] == first["timed_now"]
+    more = run_profile(factory, "--batches", 4, "--batch", 2, "--json").json
     assert 0 < more["timed_now"] < more["distinct_calls"]
-    other = run_profile(factory, "--type", "h200", "--json").json
+    other = run_profile(factory, "--batches", 4, "--type", "h200", "--json").json
     assert other["timed_now"] == first["timed_now"]
     assert len(asked) == 3 * first["timed_now"] + more["timed_now"]
     assert {each.device_type for each in read_profile("p.json.gz").tables} == {"cpu", "h200"}
@@ -181,14 +238,14 @@ def test_what_cannot_be_replayed_is_named_and_tried_again(
     factory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = clocked(monkeypatch, relu="RuntimeError: no such kernel")
-    result = run_profile(factory)
+    result = run_profile(factory, "--batches", 4)
     assert result.code == 0
     assert "1 could not be run by themselves: aten.relu.default (RuntimeError: no" in result.err
     assert f"times on cpu of {len(asked) - 1} of {len(asked)} distinct calls" in result.err
     (table,) = read_profile("p.json.gz").tables
     assert list(table.failed.values()) == ["RuntimeError: no such kernel"]
     asked = clocked(monkeypatch)
-    run_profile(factory)
+    run_profile(factory, "--batches", 4)
     assert len(asked) == 1
     (table,) = read_profile("p.json.gz").tables
     assert not table.failed
@@ -198,10 +255,10 @@ def test_the_sum_is_of_every_call_of_the_step(
     factory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clocked(monkeypatch, relu=0.25)
-    found = run_profile(factory, "--json").json
+    found = run_profile(factory, "--batches", 4, "--json").json
     # Two ReLUs are one call that occurs twice; the others were timed 1, 2, 3 s in their order.
     (table,) = read_profile("p.json.gz").tables
-    calls = source.step_calls(factory)
+    calls = own_calls(factory)
     assert calls.total() == found["calls"] > found["distinct_calls"]
     assert found["step_seconds"] == sum(table.calls[call] * calls[call] for call in calls)
     assert next(count for call, count in calls.items() if "aten.relu." in call) == 2

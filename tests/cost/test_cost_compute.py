@@ -98,6 +98,21 @@ def test_measured_times_scale_only_for_ops_that_split() -> None:
     assert op_seconds(graph, CHIP, 2).tolist() == [4.0, 1.0, 1.0]
 
 
+def test_ladders_say_what_a_share_takes_of_ops_that_split() -> None:
+    whole, rung = np.array([8.0, 8.0, 8.0, np.nan]), np.array([6.0, np.nan, 6.0, np.nan])
+    graph = make_graph(
+        4,
+        split=np.array([Split.BATCH, Split.BATCH, Split.NONE, Split.SUM], dtype=np.int8),
+        seconds={"chip": whole, ANY_TYPE: np.full(4, 16.0)},
+        ladders={"chip": {4.0: rung}, ANY_TYPE: {2.0: np.full(4, 10.0)}},
+    )
+    # The first by its rung, the second in proportion, the third in full; the last has no time of
+    # the type: 10 s on two samples, 16 s on eight.
+    assert op_seconds(graph, CHIP, 4).tolist() == [6, 4, 8, 12]
+    assert op_seconds(graph, CHIP, 2).tolist() == [5, 2, 8, 10]
+    assert op_seconds(graph, CHIP, 8).tolist() == [8, 8, 8, 16]
+
+
 def test_the_graph_is_left_as_it_was() -> None:
     measured = np.array([np.nan, 1.0])
     graph = make_graph(2, flops=np.full(2, 100.0), seconds={"chip": measured})

@@ -1,6 +1,7 @@
 """Expected errors: every figure is that of the steps it names, and unknown is called unknown."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.cluster.catalogue import find_cluster
+from meshwright.cluster.cluster import Calibration, Cluster
 from meshwright.cost.evidence import (
     EVIDENCE,
     FULL,
@@ -18,7 +21,9 @@ from meshwright.cost.evidence import (
     KnownBy,
     TimeShare,
     find_evidence,
+    own_evidence,
 )
+from meshwright.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -156,3 +161,65 @@ def test_it_lies_between_the_errors_of_its_classes(parts: list[tuple[float, floa
         assert min(errors) - 1e-12 <= found.mean <= max(errors) + 1e-12
     else:
         assert found.known_share < 0.5
+
+
+def calibration(predicted: float, devices: int = 2, hosts: int = 1, **more: Any) -> Calibration:
+    return Calibration(
+        **{
+            "model": "bert",
+            "device_type": "h100",
+            "num_devices": devices,
+            "num_hosts": hosts,
+            "precision": "bf16",
+            "date": "2026-11-19",
+            "predicted_seconds": predicted,
+            "measured_seconds": 1.0,
+        }
+        | more
+    )
+
+
+def test_runs_on_a_cluster_say_what_its_other_predictions_are_worth() -> None:
+    rows = own_evidence([calibration(1.04), calibration(0.98), calibration(1.2, hosts=2)])
+    within, across = rows
+    assert (within.mean_error, within.num_steps) == (pytest.approx(0.03), 2)
+    assert across.mean_error == pytest.approx(0.2)
+    asked = ("h100", "bf16", Extent.HOST)
+    assert find_evidence(KnownBy.MEASURED, *asked, rows) is within
+    assert find_evidence(KnownBy.NETWORK, *asked, rows) is within
+    assert find_evidence(KnownBy.MEASURED, *asked) is None
+    # Of ops that were not measured there, and of other precisions, it says nothing.
+    assert find_evidence(KnownBy.FITTED, *asked, rows) is None
+    assert find_evidence(KnownBy.MEASURED, "h100", "fp32", Extent.HOST, rows) is None
+
+
+def test_it_is_said_that_an_error_is_the_cluster_s_own() -> None:
+    (row,) = own_evidence([calibration(0.97)])
+    share = TimeShare(
+        source=KnownBy.MEASURED, type="h100", precision="bf16", share=1.0, evidence=row
+    )
+    assert str(ExpectedError(shares=(share,))) == (
+        "expected error about 3 % (calibrated by runs of bert on it, the last on 2026-11-19)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"measured_seconds": 0.0}, "measured_seconds must be"),
+        ({"num_hosts": 3}, "num_hosts must be from 1 to 2, got 3"),
+    ],
+)
+def test_a_calibration_of_no_run_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        calibration(1.0, **changes)
+
+
+def test_calibrations_are_kept_in_the_cluster_s_file(tmp_path: Path) -> None:
+    cluster = find_cluster("h100-x2")
+    kinds = {name: replace(kind, launch_share=1.5) for name, kind in cluster.types.items()}
+    own = replace(cluster, calibrations=(calibration(1.04), calibration(0.9)), types=kinds)
+    own.save(tmp_path / "own.yaml")
+    again = Cluster.load(tmp_path / "own.yaml")
+    assert again.calibrations == own.calibrations
+    assert dict(again.types) == kinds

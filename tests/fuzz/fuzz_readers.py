@@ -35,8 +35,9 @@ from meshwright.graph.architecture.shape import build_shape, is_shape
 from meshwright.graph.graph import Graph, read_graph
 from meshwright.plan.plan import Part, Plan, place_ops
 from meshwright.profile.profile import merge_profiles, read_profile
-from meshwright.report.calibrate import calibrated_cluster, measured_graph
+from meshwright.report.calibrate import calibrated_cluster
 from meshwright.report.compare import compare
+from meshwright.report.measured_ops import measured_graph
 from meshwright.search.method.deploy.tree.net import (
     FORMAT,
     VERSION,

@@ -1,6 +1,7 @@
 """Random graphs for the tests of the graph layer."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,18 @@ def graphs(draw: st.DrawFn, max_ops: int = 8) -> Graph:
             fixed_bytes=draw(st.sampled_from([None, 0.0, size / 2, size])),
             partial=draw(st.sampled_from([None, True, False])),
         )
-    return builder.finish()
+    return with_rungs(draw, builder.finish())
+
+
+def with_rungs(draw: st.DrawFn, graph: Graph) -> Graph:
+    """Times at other numbers of samples, of some types that have times at the batch."""
+    ladders: dict[str, dict[float, Any]] = {}
+    known = st.one_of(st.floats(min_value=0, max_value=1e6), st.just(math.nan))
+    for kind in graph.seconds:
+        for share in draw(st.lists(st.sampled_from([0.25, 0.5, 2.0]), unique=True, max_size=3)):
+            times = st.lists(known, min_size=graph.num_ops, max_size=graph.num_ops)
+            ladders.setdefault(kind, {})[graph.batch * share] = np.array(draw(times))
+    return replace(graph, ladders=ladders)
 
 
 ARRAYS = (
@@ -92,6 +104,11 @@ def assert_identical(first: Graph, second: Graph) -> None:
     assert set(first.seconds) == set(second.seconds)
     for kind, array in first.seconds.items():
         assert np.array_equal(array, second.seconds[kind], equal_nan=True)
+    assert first.ladders.keys() == second.ladders.keys()
+    for kind, ladder in first.ladders.items():
+        assert ladder.keys() == second.ladders[kind].keys()
+        for samples, array in ladder.items():
+            assert np.array_equal(array, second.ladders[kind][samples], equal_nan=True)
 
 
 def assert_same_bits(first: Any, second: Any) -> None:

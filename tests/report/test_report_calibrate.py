@@ -15,12 +15,14 @@ from meshwright.cost.compute import op_seconds
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.graph.ladder import change_times
 from meshwright.plan.plan import Allocation, Part, Plan, Schedule, ScheduleKind, Sync, place_ops
 from meshwright.profile.profile import read_profile
 from meshwright.program.lower import lower
 from meshwright.program.program import Kind
-from meshwright.report.calibrate import calibrated_cluster, measured_graph, measured_profile
+from meshwright.report.calibrate import calibrated_cluster, measured_profile
 from meshwright.report.fit import fit_line, fit_pairs, fit_shared, read_traffic
+from meshwright.report.measured_ops import graph_of_steps, measured_graph
 from meshwright.simulate.measured import measured_timeline
 from meshwright.simulate.simulate import run_program, simulate
 from meshwright.simulate.timeline import Timeline
@@ -232,6 +234,57 @@ def test_the_median_over_microbatches_and_replicas_counts() -> None:
     run = run_of(timeline, finish=finish)
     written = measured_graph(graph, cluster, plan, measured_timeline(timeline.program, run))
     assert written.seconds["box"][0] == pytest.approx(0.01)
+
+
+def affine(fixed: float, seconds: list[float], graph: Graph) -> Graph:
+    """The graph with times of `fixed` seconds and the others in proportion to the samples."""
+    layer = np.array([int(name[1:]) for name in graph.op_names])
+    slope = np.array(seconds)[layer] / graph.batch
+    ladder = {at: fixed + slope * at for at in (graph.batch / 2, graph.batch / 4)}
+    whole = fixed + slope * graph.batch
+    return replace(graph, seconds={"box": whole}, ladders={"box": ladder})
+
+
+@pytest.mark.parametrize("microbatches", [[2, 8], [1, 4], [2, 4, 8]])
+def test_steps_of_several_microbatches_predict_those_in_between(microbatches: list[int]) -> None:
+    graph = chain([0.01] * 4, [MB] * 4, gradient=MB)
+    right = affine(0.004, [0.012, 0.02, 0.007, 0.01], graph)
+    cluster = hosts(100 * MB, 1e-4, count=3)
+    two: list[tuple[str, ...]] = [("h0.d0",), ("h1.d0",)]
+    plans = [staged(graph, two, each) for each in microbatches]
+    steps = [(plan, as_measured(simulate(right, cluster, plan))) for plan in plans]
+    written = graph_of_steps(graph, cluster, steps)
+    wide: list[tuple[str, ...]] = [("h0.d0", "h1.d0"), ("h2.d0",)]
+    for devices, count in ((two, 3), (two, 16), (wide, 2)):
+        plan = staged(graph, devices, count)
+        truth = simulate(right, cluster, plan).step_seconds
+        assert simulate(written, cluster, plan).step_seconds == pytest.approx(truth)
+        one = measured_graph(graph, cluster, *steps[0])
+        assert simulate(one, cluster, plan).step_seconds != pytest.approx(truth, rel=1e-2)
+
+
+def test_unequal_replicas_are_measured_on_as_many_rows_as_each_has() -> None:
+    graph = chain([0.01] * 2, [MB] * 2)
+    right = affine(0.004, [0.012, 0.02], graph)
+    cluster = hosts(100 * MB, 0.0)
+    part = Part(ops=graph.op_names, devices=("h0.d0", "h1.d0"), shares=(0.75, 0.25))
+    plan = Plan(parts=(part,))
+    written = measured_graph(graph, cluster, plan, as_measured(simulate(right, cluster, plan)))
+    assert sorted(written.ladders["box"]) == [graph.batch / 4, graph.batch * 3 / 4]
+    np.testing.assert_allclose(written.seconds["box"], right.seconds["box"])
+
+
+def test_rungs_keep_their_part_of_a_time_that_was_measured_again() -> None:
+    graph = chain([0.01] * 2, [MB] * 2)
+    thought = affine(0.004, [0.012, 0.02], graph)
+    slow = change_times(thought.seconds, thought.ladders, lambda each: each * 1.5)
+    cluster = hosts(100 * MB, 0.0)
+    plan = staged(graph, [("h0.d0",), ("h1.d0",)], 4)
+    measured = as_measured(simulate(replace(graph, **slow), cluster, plan))
+    written = measured_graph(thought, cluster, plan, measured)
+    np.testing.assert_allclose(written.seconds["box"], slow["seconds"]["box"])
+    for at, rung in slow["ladders"]["box"].items():
+        np.testing.assert_allclose(written.ladders["box"][at], rung)
 
 
 def test_what_was_not_measured_stays_as_it_was() -> None:

@@ -1,9 +1,13 @@
 """Steps that wait for hosts to launch kernels, by hand."""
 
+from dataclasses import replace
+
 import pytest
 
+from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
 from meshwright.cost.compute import host_seconds
+from meshwright.graph.architecture.gpt import gpt
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, place_ops
@@ -116,3 +120,31 @@ def test_replicas_launch_the_same_kernels_on_fewer_rows() -> None:
     each = host_seconds(graph).sum()
     found = lower(graph, pair("gpu", "gpu"), plan, "op").host_seconds.tolist()
     assert found == pytest.approx([each, each])
+
+
+@pytest.mark.parametrize("granularity", ["op", "part"])
+def test_a_host_that_launches_slower_takes_as_much_longer(granularity: str) -> None:
+    graph = step(1.0, MANY)
+    plan = Plan(
+        parts=(Part(ops=graph.op_names, devices=("d0",)),),
+        schedule=Schedule(kind=ScheduleKind.GPIPE, microbatches=1),
+    )
+    usual = pair("gpu", "gpu")
+    slow = replace(usual, types={"gpu": replace(usual.types["gpu"], launch_share=1.5)})
+    found = [simulate(graph, each, plan, granularity=granularity) for each in (usual, slow)]
+    assert found[1].launch_seconds == pytest.approx(1.5 * found[0].launch_seconds)
+    assert found[1].step_seconds == found[1].launch_seconds
+
+
+def test_layers_are_launched_as_slowly_as_their_ops() -> None:
+    graph = gpt(hidden=64, heads=2, layers=2, sequence=16, vocabulary=64, batch=8)
+    usual = find_cluster("h100-x1")
+    slow = replace(usual, types={"h100": replace(usual.types["h100"], launch_share=1.5)})
+    for granularity in ("op", "layer"):
+        launched = [
+            simulate(graph, each, Plan.from_degrees(graph, each), granularity=granularity)
+            for each in (usual, slow)
+        ]
+        once, more = (each.launch_seconds for each in launched)
+        assert once > 0
+        assert more == pytest.approx(1.5 * once)

@@ -1,6 +1,7 @@
 """`capture`: any PyTorch training step as a Graph."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from meshwright.argument import need_type
 from meshwright.capture.convert import are_alike, convert_trace
 from meshwright.capture.growth import ALL_SIZES, FEW_SIZES, steep_kernels
 from meshwright.capture.inputs import as_inputs
-from meshwright.capture.measured import with_measured
+from meshwright.capture.measured import with_measured, with_rung
 from meshwright.capture.optimiser import find_optimiser
 from meshwright.capture.torch_private import uncompiled
 from meshwright.capture.trace import Loss, Trace, trace_step
@@ -34,6 +35,7 @@ def capture(
     batch: int | None = None,
     autocast: torch.dtype | None = None,
     measured: Measured | None = None,
+    batches: Sequence[int] = (),
     foreach: bool = False,
     inference: bool = False,
     **how: bool,
@@ -41,8 +43,22 @@ def capture(
     """One training step of a model as a Graph; the arguments are those of `meshwright.capture`."""
     if inference and loss is not None:
         raise InputError("loss: must be None for inference, whose step has none")
+    workload = make_workload(model, args, kwargs, loss, batch)
+    how |= {"inference": inference}
+    graph = capture_workload(workload, optimizer, autocast, measured, batches=batches, **how)
+    return update_by_foreach(graph) if foreach else graph
+
+
+def make_workload(
+    model: nn.Module,
+    args: Any,
+    kwargs: Mapping[str, Any] | None,
+    loss: Loss | None,
+    batch: int | None,
+) -> Workload:
+    """The step of a module, from the arguments of `meshwright.capture`."""
     model, (args, named) = uncompiled(model), as_inputs(args)
-    workload = Workload(
+    return Workload(
         name=type(model).__name__,
         model=model,
         args=args,
@@ -50,8 +66,6 @@ def capture(
         loss=loss,
         batch=batch,
     )
-    graph = capture_workload(workload, optimizer, autocast, measured, inference=inference, **how)
-    return update_by_foreach(graph) if foreach else graph
 
 
 def capture_workload(
@@ -74,10 +88,15 @@ def capture_traced(
     optimizer: str | torch.optim.Optimizer,
     autocast: str | torch.dtype | None = None,
     measured: Measured | None = None,
+    *,
+    batches: Sequence[int] = (),
     **how: Any,
 ) -> tuple[Graph, Trace]:
     """The graph of a workload's step, and the trace of it on the workload's own samples: who runs
-    the step need not trace it again."""
+    the step need not trace it again.
+
+    `batches`: the numbers of samples at which `measured` may have times of its ops, too.
+    """
     size = workload.num_samples
 
     def trace(times: int) -> Trace:
@@ -102,7 +121,13 @@ def capture_traced(
     if are_alike(*ledgers) and any(steep_kernels(*ledgers)):
         ledgers += [trace(each * times).ledger for each in ALL_SIZES[len(ledgers) :]]
     graph = convert_trace(type(workload.model).__name__, traces[0], ledgers, times * size)
-    return with_measured(graph.at_batch(size), traces[0], first, measured), first
+    graph = with_measured(graph.at_batch(size), traces[0], first, measured)
+    if graph.seconds and measured:
+        for samples in (each for each in batches if each != size):
+            with suppress(InputError):  # batch norm has no step of one sample
+                own = trace_workload(workload.at_batch(samples), optimizer, autocast, **how)
+                graph = with_rung(graph, traces[0], own, measured, samples)
+    return graph, first
 
 
 def trace_workload(

@@ -18,7 +18,7 @@ from meshwright.capture.divide import MASK
 from meshwright.capture.trace import Trace
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cost.compute import op_seconds
-from meshwright.graph.graph import Graph
+from meshwright.graph.graph import Graph, Split
 from meshwright.profile.profile import Measured
 
 _LIKE = "h200"
@@ -34,6 +34,30 @@ def with_measured(graph: Graph, kernels: Trace, calls: Trace, measured: Measured
     """
     if not measured:
         return graph
+    seconds = _find_seconds(graph, kernels, calls, measured, graph.batch)
+    return replace(
+        graph, seconds={kind: each for kind, each in seconds.items() if not np.isnan(each).all()}
+    )
+
+
+def with_rung(
+    graph: Graph, kernels: Trace, calls: Trace, measured: Measured, samples: float
+) -> Graph:
+    """The graph with what its ops take on another number of samples, as they are called in
+    `calls`, on types that have times of the batch; ops that need the whole batch have none."""
+    seconds = _find_seconds(graph, kernels, calls, measured, samples)
+    ladders = {kind: dict(ladder) for kind, ladder in graph.ladders.items()}
+    for kind, each in seconds.items():
+        rung = np.where(graph.split == Split.NONE, np.nan, each)
+        if kind in graph.seconds and not np.isnan(rung).all():
+            ladders.setdefault(kind, {})[float(samples)] = rung
+    return replace(graph, ladders=ladders)
+
+
+def _find_seconds(
+    graph: Graph, kernels: Trace, calls: Trace, measured: Measured, samples: float
+) -> dict[str, Floats]:
+    """By type of device the seconds of calls on so many samples, NaN where there are none."""
     texts = _aligned(kernels, calls)
     seconds = {
         kind: np.array([table.get(text, np.nan) for text in texts], dtype=np.float64)
@@ -41,10 +65,8 @@ def with_measured(graph: Graph, kernels: Trace, calls: Trace, measured: Measured
     }
     wholes = _find_wholes(texts)
     for kind, each in seconds.items():
-        _share_wholes(each, measured[kind], wholes, graph, kind)
-    return replace(
-        graph, seconds={kind: each for kind, each in seconds.items() if not np.isnan(each).all()}
-    )
+        _share_wholes(each, measured[kind], wholes, graph, (kind, samples))
+    return seconds
 
 
 def _aligned(kernels: Trace, calls: Trace) -> list[str]:
@@ -80,15 +102,23 @@ def _find_wholes(texts: Sequence[str]) -> dict[int, str]:
 
 
 def _share_wholes(
-    seconds: Floats, table: Mapping[str, float], wholes: Mapping[int, str], graph: Graph, kind: str
+    seconds: Floats,
+    table: Mapping[str, float],
+    wholes: Mapping[int, str],
+    graph: Graph,
+    of: tuple[str, float],
 ) -> None:
-    """Divide what whole calls took where one of the two has no time of its own."""
+    """Divide what whole calls took where one of the two has no time of its own.
+
+    `of`: the type of device and the samples.
+    """
+    kind, samples = of
     chosen = [
         op for op, text in wholes.items() if text in table and np.isnan(seconds[op : op + 2]).any()
     ]
     if chosen:
         device_type = DEVICE_TYPES.get(kind, DEVICE_TYPES[_LIKE])
-        expected = op_seconds(graph, device_type, graph.batch)
+        expected = op_seconds(graph, device_type, samples)
         for op in chosen:
             both = expected[op : op + 2]
             seconds[op : op + 2] = table[wholes[op]] * both / both.sum()

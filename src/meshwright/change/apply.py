@@ -39,6 +39,8 @@ def change_request(request: Request, changes: Sequence[Change]) -> Request:
             graph = graph.at_batch(change.amount.of(graph.batch))
         else:
             cluster = change_cluster(cluster, change)
+            if not isinstance(change, Without | DeviceCount):
+                cluster = replace(cluster, calibrations=())  # runs of what is there
     return replace(request, cluster=cluster, graph=graph)
 
 

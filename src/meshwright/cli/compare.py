@@ -1,7 +1,8 @@
 """`meshwright compare`: holds a plan's prediction against a run of it, and writes costs back."""
 
 from argparse import Namespace
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,17 @@ from meshwright.cli.progress import shown_progress
 from meshwright.cli.sheet import print_table
 from meshwright.compared import Case, read_case, read_run
 from meshwright.errors import InputError
+from meshwright.explain.drift import Dependence, find_dependences
 from meshwright.export.perfetto.compare import write_comparison
 from meshwright.files import finite
 from meshwright.message import remark
 from meshwright.profile.profile import Profile, merge_profiles, read_profile
 from meshwright.report.breakdown import Breakdown
-from meshwright.report.calibrate import calibrated_cluster, measured_graph, measured_profile
+from meshwright.report.calibrate import calibrated_cluster, measured_profile
 from meshwright.report.compare import Comparison, compare
-from meshwright.simulate.measured import Run
+from meshwright.report.drift import LEAST_RUNS, find_drifts
+from meshwright.report.evidence import make_calibration, wall_seconds
+from meshwright.report.measured_ops import graph_of_steps
 from meshwright.units import format_seconds
 
 MAX_DEVICES = 32
@@ -36,17 +40,23 @@ _NOTHING = 1e-10
 def run_compare(arguments: Namespace) -> int:
     """Compare, write what is asked for, and show where prediction and reality part."""
     with shown_progress(f"comparing {arguments.plan}", arguments):
-        case = _read_case(arguments)
+        cases = _read_cases(arguments)
+        case = cases[-1]
         comparison = compare(case.predicted, case.measured, case.cluster)
         if arguments.trace is not None:
             coarser = write_comparison(case.predicted, case.measured, case.cluster, arguments.trace)
             if coarser:
                 remark(f"{arguments.trace} is coarser than the steps: {coarser}")
-        written = _write_back(arguments, case)
+        written = _write_back(arguments, cases)
+        steps = [(each.predicted, each.measured) for each in cases]
+        drifts = find_drifts(case.cluster, steps)
+        dependences = find_dependences(case.graph, case.cluster, case.plan, drifts)
     if arguments.json:
-        print_json(_document(arguments, case, comparison) | {"calibrated_seconds": written})
+        found = {"calibrated_seconds": written, "drifts": [*map(_drift_document, dependences)]}
+        print_json(_document(arguments, case, comparison) | found)
         return ExitCode.DONE
     _show(case, comparison)
+    _show_drifts(cases, dependences)
     if written is not None:
         remark(
             f"with the costs written, the same plan is predicted to take "
@@ -57,29 +67,42 @@ def run_compare(arguments: Namespace) -> int:
     return ExitCode.DONE
 
 
-def _read_case(arguments: Namespace) -> Case:
-    run = read_run(arguments.run)
-    for name in ("write_graph", "write_profile"):
-        # Emulated devices have waited for predicted times: writing these back would prove them.
-        if run.is_emulated and getattr(arguments, name) is not None:
-            raise InputError(
-                f"--{name.replace('_', '-')}: must be given a run that computed, but "
-                f"{arguments.run} was emulated; its communication can be written with "
-                f"--write-cluster"
-            )
-    return read_case(arguments.plan, arguments.run, with_links=arguments.trace is not None)
+def _read_cases(arguments: Namespace) -> list[Case]:
+    found = []
+    for path in arguments.runs:
+        run = read_run(path)
+        for name in ("write_graph", "write_profile"):
+            # Emulated devices have waited for predicted times: writing these back would prove them.
+            if run.is_emulated and getattr(arguments, name) is not None:
+                raise InputError(
+                    f"--{name.replace('_', '-')}: must be given a run that computed, but "
+                    f"{path} was emulated; its communication can be written with "
+                    f"--write-cluster"
+                )
+        found.append(read_case(arguments.plan, path, with_links=arguments.trace is not None))
+    return found
 
 
-def _write_back(arguments: Namespace, case: Case) -> float | None:
-    """Write measured costs; returns the step time predicted with them, None if none are used."""
+def _write_back(arguments: Namespace, cases: Sequence[Case]) -> float | None:
+    """Write measured costs: of ops and kernels those of all runs, of links the last one's. Returns
+    the step time predicted with them, None if none are used."""
+    case = cases[-1]
     graph, cluster = case.graph, case.cluster
     if arguments.write_profile is not None:
-        _write_profile(arguments.write_profile, case)
+        for each in cases:
+            _write_profile(arguments.write_profile, each)
     if arguments.write_graph is not None:
-        graph = measured_graph(graph, cluster, case.plan, case.measured)
+        graph = graph_of_steps(graph, cluster, [(each.plan, each.measured) for each in cases])
         graph.save(arguments.write_graph)
     if arguments.write_cluster is not None:
         cluster = calibrated_cluster(cluster, case.measured)
+        day = datetime.now(UTC).date()
+        records = [
+            make_calibration(each.graph, each.cluster, each.predicted, each.run, day)
+            for each in cases
+        ]
+        kept = (*cluster.calibrations, *(each for each in records if each is not None))
+        cluster = replace(cluster, calibrations=kept)
         cluster.save(arguments.write_cluster)
         before, after = (
             (each.links, each.hop_bytes_per_second) for each in (case.cluster, cluster)
@@ -108,12 +131,13 @@ def _document(arguments: Namespace, case: Case, comparison: Comparison) -> dict[
     given = {name: getattr(arguments, name) for name in paths}
     return {
         "plan": str(arguments.plan),
-        "run": str(arguments.run),
+        "run": str(arguments.runs[-1]),
+        "runs": [str(each) for each in arguments.runs],
         "model": case.graph.name,
         "cluster": case.cluster.name,
         "is_emulated": case.run.is_emulated,
         "steps": len(case.run.step_seconds),
-        "wall_seconds": finite(_wall_seconds(case.run)),
+        "wall_seconds": finite(wall_seconds(case.run)),
         "predicted_seconds": finite(comparison.predicted_seconds),
         "measured_seconds": finite(comparison.measured_seconds),
         "error": finite(comparison.error),
@@ -129,17 +153,40 @@ def _document(arguments: Namespace, case: Case, comparison: Comparison) -> dict[
     }
 
 
-def _wall_seconds(run: Run) -> float:
-    """The median step by the clock on the wall, the first left out: it warms up."""
-    steps = run.step_seconds[1:] or run.step_seconds
-    return float(np.median(steps)) if steps else np.nan
+def _drift_document(found: Dependence) -> dict[str, Any]:
+    drift = found.drift
+    return {
+        "what": drift.what,
+        "devices": list(drift.devices),
+        "links": list(drift.links),
+        "factor": drift.factor,
+        "low": drift.low,
+        "high": drift.high,
+        "runs": drift.num_runs,
+        "slower": finite(found.slower),
+        "decision": found.decision,
+        "change": found.change,
+        "gain": found.gain,
+    }
+
+
+def _show_drifts(cases: Sequence[Case], dependences: Sequence[Dependence]) -> None:
+    """What has changed by all runs, and what of the plan depends on it."""
+    if len(cases) < LEAST_RUNS:
+        return
+    console = make_console()
+    console.print()
+    if not dependences:
+        console.print(f"all {len(cases):,} runs: no link and no device has changed")
+    for each in dependences:
+        console.print(f"- {each}")
 
 
 def _show(case: Case, comparison: Comparison) -> None:
     """What stands out, then where the time of each device went, then what differs most."""
     console = make_console()
     kind = "an emulated" if case.run.is_emulated else "a"
-    wall = _wall_seconds(case.run)
+    wall = wall_seconds(case.run)
     step = f"step {case.run.measured_step} of {kind} run"
     title = f"{case.graph.name} on {case.cluster.name}, {step}"
     console.print(Words(title, style="bold"))

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from meshwright.calls import step_calls
 from meshwright.cli.capture import step_words
 from meshwright.cli.console import print_json
 from meshwright.cli.exit_code import ExitCode
@@ -27,7 +28,7 @@ from meshwright.profile.profile import (
     op_of,
     read_profile,
 )
-from meshwright.source import need_torch, step_calls
+from meshwright.source import need_torch
 from meshwright.units import format_count, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def run_profile(arguments: Namespace) -> int:
         raise InputError("profile: needs -o FILE for the times of a model's kernels")
     need_torch("profile")
     from meshwright.capture.device import device_name, device_software, open_device
+    from meshwright.capture.launch import measure_launch_share
     from meshwright.capture.profile import time_calls
 
     path: Path = arguments.output
@@ -71,7 +73,8 @@ def run_profile(arguments: Namespace) -> int:
     name, software = device_name(device), device_software(device)
     kind = arguments.device_type or (CPU if device.type == CPU else find_device_type(name))
     check_device_type(kind)
-    calls = step_calls(arguments.model, **step_words(arguments))
+    sized = step_calls(arguments.model, **step_words(arguments), batches=arguments.batches)
+    calls: Counter[str] = sum(sized.values(), Counter())
     table = before.find(kind, software)
     known = {} if table is None or arguments.again else table.calls
     wanted = Counter({call: count for call, count in calls.items() if call not in known})
@@ -81,7 +84,8 @@ def run_profile(arguments: Namespace) -> int:
     title = f"profiling {arguments.model} on {name}"
     with shown_progress(title, arguments) as progress:
         found = _collect(time_calls(wanted, device) if wanted else (), len(wanted), progress)
-    if found.calls or found.failed:
+    sizes = () if table is None else table.batches
+    if found.calls or found.failed or not {*sized} <= {*sizes}:
         new = Table(
             device_type=kind,
             device=name,
@@ -89,10 +93,12 @@ def run_profile(arguments: Namespace) -> int:
             date=datetime.now(UTC).replace(microsecond=0),
             calls=found.calls,
             failed=found.failed,
+            batches=tuple(sized),
+            launch_share=None if device.type == CPU else measure_launch_share(device),
         )
         with held_interrupt():  # read again: another process may have written meanwhile
             merge_profiles(_read_output(path), Profile(tables=(new,))).save(path)
-    _report(arguments, calls, {**known, **found.calls}, found, (kind, name, software))
+    _report(arguments, sized, {**known, **found.calls}, found, (kind, name, software))
     return ExitCode.INTERRUPTED if found.was_interrupted else ExitCode.DONE
 
 
@@ -124,14 +130,16 @@ def _collect(
 
 def _report(
     arguments: Namespace,
-    calls: Counter[str],
+    sized: Mapping[int, Counter[str]],
     times: Mapping[str, float],
     found: _Profiled,
     device: tuple[str, str, Mapping[str, str]],
 ) -> None:
     kind, name, software = device
-    timed = {call: count for call, count in calls.items() if call in times}
-    seconds = sum(count * times[call] for call, count in timed.items())
+    every: Counter[str] = sum(sized.values(), Counter())
+    steps = {samples: _step_seconds(own, times) for samples, own in sized.items()}
+    size, calls = next(iter(sized.items()))
+    num_timed = sum(call in times for call in every)
     if arguments.json:
         print_json(
             {
@@ -141,11 +149,14 @@ def _report(
                 "device": name,
                 "software": dict(software),
                 "calls": calls.total(),
-                "distinct_calls": len(calls),
-                "measured_calls": len(timed),
+                "distinct_calls": len(every),
+                "measured_calls": num_timed,
                 "timed_now": len(found.calls),
                 "failed": dict(found.failed),
-                "step_seconds": seconds,
+                "step_seconds": steps[size],
+                "batches": [
+                    {"samples": samples, "step_seconds": each} for samples, each in steps.items()
+                ],
                 "spread": _total_spread(calls, found),
             }
         )
@@ -154,13 +165,17 @@ def _report(
     threads = software.get("threads")
     on_threads = "" if threads is None else f", with {format_count(int(threads), 'thread')}"
     remark(
-        f"{arguments.output}: has times on {kind} of {len(timed)} of {len(calls)} distinct calls, "
-        f"{len(found.calls)} of them timed now"
+        f"{arguments.output}: has times on {kind} of {num_timed:,} of {len(every):,} distinct "
+        f"calls, {len(found.calls):,} of them timed now"
     )
+    num_calls = sum(count for call, count in calls.items() if call in times)
     remark(
-        f"{sum(timed.values())} of the {calls.total():,} calls of a step take "
-        f"{format_seconds(seconds)}, one after another{on_threads}"
+        f"{num_calls:,} of the {calls.total():,} calls of a step take "
+        f"{format_seconds(steps[size])}, one after another{on_threads}"
     )
+    if len(steps) > 1:
+        each = (f"{samples:,} in {format_seconds(steps[samples])}" for samples in steps)
+        remark(f"by samples: {', '.join(each)}")
     _describe_spread(calls, found)
     _warn_of_spread(calls, found)
     if found.failed:
@@ -168,6 +183,11 @@ def _report(
         say(f"{len(reasons)} could not be run by themselves: {some(reasons, _SHOWN_FAILURES)}")
     if found.was_interrupted:
         say("interrupted; the same command goes on where it stopped")
+
+
+def _step_seconds(calls: Counter[str], times: Mapping[str, float]) -> float:
+    """What the calls of a step that have times take, one after another."""
+    return sum(count * times[call] for call, count in calls.items() if call in times)
 
 
 def _total_spread(calls: Counter[str], found: _Profiled) -> float | None:

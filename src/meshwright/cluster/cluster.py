@@ -32,6 +32,7 @@ from meshwright.cluster.pair import (
 from meshwright.cluster.part import (
     MAX_DEVICES,
     MAX_LINKS,
+    Calibration,
     CollectiveTable,
     Device,
     DeviceType,
@@ -45,7 +46,14 @@ from meshwright.files import MAX_NAME, as_json, read_bytes, write_document
 from meshwright.table import as_frame, as_html
 from meshwright.units import LEAST_RATE, format_count, need_quantity
 
-__all__ = ["Cluster", "CollectiveTable", "Device", "DeviceType", "Interface", "Link", "Routes"]
+__all__ = [
+    "Calibration", "Cluster", "CollectiveTable", "Device", "DeviceType", "Interface", "Link",
+    "Routes",
+]  # fmt: skip
+
+_TUPLES = (
+    "devices", "switches", "links", "hop_bytes_per_second", "tables", "interfaces", "calibrations",
+)  # fmt: skip
 
 MAX_TABLE_DEVICES = 1024
 """Up to so many devices the tables of all pairs are simply made: 0.2 s and 30 MB."""
@@ -73,17 +81,12 @@ class Cluster:
     """Measured collectives, which override formulas."""
     interfaces: tuple[Interface, ...] = ()
     """What hosts call their network interfaces, for all of them or none; see `interface_of`."""
+    calibrations: tuple[Calibration, ...] = ()
+    """Runs whose predictions were held against what they took: what predictions are worth."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "types", MappingProxyType(dict(self.types)))
-        for name in (
-            "devices",
-            "switches",
-            "links",
-            "hop_bytes_per_second",
-            "tables",
-            "interfaces",
-        ):
+        for name in _TUPLES:
             object.__setattr__(self, name, tuple(getattr(self, name)))
         _check_names(self)
         _check_types(self)

@@ -13,6 +13,7 @@ from meshwright.cluster.devices import find_type
 from meshwright.cluster.form import (
     FORMAT,
     VERSION,
+    CalibrationDocument,
     DeviceDocument,
     InterfaceDocument,
     LinkDocument,
@@ -23,6 +24,7 @@ from meshwright.cluster.form import (
 from meshwright.cluster.interface import Interface
 from meshwright.cluster.part import (
     MAX_LINKS,
+    Calibration,
     CollectiveTable,
     Device,
     DeviceType,
@@ -62,6 +64,7 @@ class ClusterFields(TypedDict):
     hop_bytes_per_second: tuple[float, ...]
     tables: tuple[CollectiveTable, ...]
     interfaces: tuple[Interface, ...]
+    calibrations: tuple[Calibration, ...]
 
 
 class ClusterProbe(msgspec.Struct):
@@ -153,6 +156,7 @@ def encode_explicit(fields: ClusterFields) -> dict[str, Any]:
             for each in fields["tables"]
         ],
         **_encode_interfaces(fields["interfaces"]),
+        **_encode_calibrations(fields["calibrations"]),
     }
 
 
@@ -175,6 +179,7 @@ def _decode_fields(read: LongDocument) -> ClusterFields:
         ),
         tables=tuple(_decode_table(each) for each in read.tables),
         interfaces=decode_interfaces(read.interfaces),
+        calibrations=tuple(map(_decode_calibration, read.calibrations)),
     )
 
 
@@ -203,6 +208,7 @@ def _decode_type(name: str, read: TypeDocument) -> DeviceType:
         library_bytes=parse_bytes(read.library_bytes, f"{what}: library_bytes"),
         is_asynchronous=read.is_asynchronous,
         call_seconds=parse_seconds(read.call_seconds, f"{what}: call_seconds"),
+        launch_share=float(read.launch_share),
         source=read.source,
     )
 
@@ -252,6 +258,7 @@ def _encode_type(kind: DeviceType) -> dict[str, Any]:
         **({"library_bytes": float(kind.library_bytes)} if kind.library_bytes else {}),
         **({} if kind.is_asynchronous else {"is_asynchronous": False}),
         **({"call_seconds": float(kind.call_seconds)} if kind.call_seconds else {}),
+        **({"launch_share": float(kind.launch_share)} if kind.launch_share != 1 else {}),
         **({"source": kind.source} if kind.source else {}),
     }
 
@@ -263,6 +270,21 @@ def _encode_interfaces(interfaces: Sequence[Interface]) -> dict[str, Any]:
         for each in interfaces
     ]
     return {"interfaces": entries} if entries else {}
+
+
+def _decode_calibration(read: CalibrationDocument) -> Calibration:
+    what = f"calibration by {quoted(read.model)}"
+    seconds = {
+        name: parse_seconds(getattr(read, name), f"{what}: {name}")
+        for name in ("predicted_seconds", "measured_seconds")
+    }
+    return Calibration(**msgspec.structs.asdict(read) | seconds)
+
+
+def _encode_calibrations(calibrations: Sequence[Calibration]) -> dict[str, Any]:
+    """Left out where there are none: earlier releases know of none."""
+    entries = [asdict(each) for each in calibrations]
+    return {"calibrations": entries} if entries else {}
 
 
 def _encode_links(links: Sequence[Link]) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ VERSION = 1
 MAX_NODES = 1 << 18
 """Switches, and interfaces of hosts, that a file may have."""
 MAX_GROUPS = 4096
+MAX_CALIBRATIONS = 1024
 """Entries of a list that people write, and types of devices."""
 
 Quantity = float | Annotated[str, Meta(max_length=MAX_TEXT)]
@@ -72,6 +73,13 @@ class TypeDocument(msgspec.Struct, forbid_unknown_fields=True):
         Seconds,
         about("What each call of a kernel takes besides its work, where is_asynchronous is false."),
     ] = 0
+    launch_share: Annotated[
+        float,
+        about(
+            "What its host takes to launch kernels, as a part of what hosts are thought to take; "
+            "`meshwright profile` measures it."
+        ),
+    ] = 1.0
     source: Annotated[str, about("The data sheet that the figures are from.", max_length=4096)] = ""
 
 
@@ -120,6 +128,21 @@ class TableDocument(msgspec.Struct, forbid_unknown_fields=True):
         list[Name],
         about("Which devices, where it is for no others.", max_length=MAX_DEVICES),
     ] = []
+
+
+class CalibrationDocument(msgspec.Struct, forbid_unknown_fields=True):
+    """A plan that was run here, what its step was predicted to take, and what it took."""
+
+    model: Annotated[Name, about("What was trained.")]
+    device_type: Annotated[Name, about("The type of most of the plan's devices.")]
+    num_devices: Annotated[int, Meta(ge=1, le=MAX_DEVICES, description="How many devices ran it.")]
+    num_hosts: Annotated[
+        int, Meta(ge=1, le=MAX_DEVICES, description="How many hosts they were on.")
+    ]
+    precision: Annotated[Name, about("The precision of most of its FLOPs.")]
+    date: Annotated[Name, about("The day of the run.")]
+    predicted_seconds: Annotated[Seconds, about("What a step was predicted to take before.")]
+    measured_seconds: Annotated[Seconds, about("What a step took.")]
 
 
 class InterfaceDocument(msgspec.Struct, forbid_unknown_fields=True):
@@ -174,6 +197,13 @@ class LongDocument(msgspec.Struct, forbid_unknown_fields=True):
     tables: Annotated[
         list[TableDocument], _Short, about("Measured collectives.")
     ] = []  # fmt: skip
+    calibrations: Annotated[
+        list[CalibrationDocument],
+        about(
+            "Runs whose predictions, by this file, were held against what they took.",
+            max_length=MAX_CALIBRATIONS,
+        ),
+    ] = []
     interfaces: _Interfaces = []
 
 

@@ -38,6 +38,8 @@ class DeviceType:
     call_seconds: float = 0.0
     """What each call of a kernel takes besides its work on a device that hosts launch nothing on:
     finding the kernel, checking its arguments and making room for its results."""
+    launch_share: float = 1.0
+    """What its host takes to launch kernels, as a part of what `meshwright.cost.compute` has."""
     source: str = ""
     """The data sheet that the figures are from; empty where nobody has said."""
 
@@ -57,6 +59,7 @@ class DeviceType:
             need_quantity(value, f"{what}: {name}", least=LEAST_RATE, is_positive=True)
         need_quantity(self.library_bytes, f"{what}: library_bytes")
         need_quantity(self.call_seconds, f"{what}: call_seconds", most=MOST_LATENCY)
+        need_quantity(self.launch_share, f"{what}: launch_share", most=1e6, is_positive=True)
         if self.call_seconds and self.is_asynchronous:
             raise InputError(
                 f"{what}: call_seconds must be 0 where is_asynchronous is true (hosts launch "
@@ -117,6 +120,39 @@ class Link:
     def label(self) -> str:
         """What messages call it."""
         return f"link {quoted(self.source)} -> {quoted(self.target)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """A plan that was run on these devices, what its step was predicted to take, and what it took.
+
+    The prediction is that of before the run, so it says what others are worth."""
+
+    model: str
+    device_type: str
+    """The type of most of the plan's devices."""
+    num_devices: int
+    num_hosts: int
+    precision: str
+    """The precision of most of the step's FLOPs."""
+    date: str
+    """The day of the run, as 2026-11-19."""
+    predicted_seconds: float
+    measured_seconds: float
+
+    def __post_init__(self) -> None:
+        what = f"calibration by {quoted(self.model)}"
+        for name in ("predicted_seconds", "measured_seconds"):
+            need_quantity(getattr(self, name), f"{what}: {name}", is_positive=True)
+        if not 1 <= self.num_hosts <= self.num_devices:
+            raise InputError(
+                f"{what}: num_hosts must be from 1 to {self.num_devices:,}, got {self.num_hosts:,}"
+            )
+
+    @property
+    def error(self) -> float:
+        """How far off the prediction was, as a part of what was measured; below 0: too short."""
+        return self.predicted_seconds / self.measured_seconds - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

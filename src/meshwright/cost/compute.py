@@ -15,6 +15,7 @@ from meshwright.cluster.cluster import Cluster, DeviceType
 from meshwright.cost.fitted import fitted_seconds, has_fitted_kinds
 from meshwright.errors import InputError
 from meshwright.graph.graph import ANY_TYPE, Graph, Split
+from meshwright.graph.ladder import read_ladder
 from meshwright.units import format_count
 
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm")
@@ -125,24 +126,32 @@ def estimated_seconds(graph: Graph, device_type: DeviceType, samples: float) -> 
 def measured_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats | None:
     """The measured times, NaN where there is none; None where the graph has none at all.
 
-    They are of the graph's batch. At another one ops that split take as much more or less as the
-    fitted model says, or in proportion where there is none.
+    Ops that split, at other samples than the graph's batch, take what their ladders say (see
+    `meshwright.graph.ladder`). Without one they take as much more or less as the fitted model says,
+    or in proportion where there is none.
     """
-    seconds = graph.seconds.get(device_type.name)
-    general = graph.seconds.get(ANY_TYPE)
-    if seconds is None:
-        seconds = general
-    elif general is not None:
-        seconds = np.where(np.isnan(seconds), general, seconds)
-    if seconds is None:
-        return None
+    seconds = None
+    for name in (device_type.name, ANY_TYPE):
+        if name in graph.seconds:
+            whole = graph.seconds[name]
+            own = whole * _growth(graph, device_type, samples)
+            ladder = graph.ladders.get(name)
+            if ladder and samples != graph.batch:
+                read = read_ladder(whole, graph.batch, ladder, samples)
+                own = np.where(np.isnan(read) | (graph.split == Split.NONE), own, read)
+            seconds = own if seconds is None else np.where(np.isnan(seconds), own, seconds)
+    return seconds
+
+
+def _growth(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
+    """By what the time of each op is multiplied at other samples than the graph's batch."""
     growth = np.where(graph.split == Split.NONE, 1.0, samples / graph.batch)
     if samples != graph.batch and device_type.is_asynchronous:
         fitted = fitted_seconds(graph, device_type, samples)
         whole = fitted_seconds(graph, device_type, graph.batch)
         is_fitted = (fitted > 0) & (whole > 0) & (graph.split != Split.NONE)
         growth[is_fitted] = fitted[is_fitted] / whole[is_fitted]
-    return seconds * growth
+    return growth
 
 
 def host_seconds(graph: Graph, phase: npt.NDArray[np.int8] | None = None) -> Floats:
@@ -157,6 +166,13 @@ def host_seconds(graph: Graph, phase: npt.NDArray[np.int8] | None = None) -> Flo
     views = np.maximum(graph.calls - 1, 0.0)
     seconds: Floats = _CALL_SECONDS[phase, classes[codes]] + _VIEW_SECONDS[phase] * views
     return np.where(graph.calls > 0, seconds, 0.0)
+
+
+def launch_shares(cluster: Cluster) -> Floats:
+    """By type of device, what its hosts take for launches as a part of `host_seconds`; zero where
+    hosts launch nothing."""
+    types = (cluster.types[name] for name in cluster.type_names)
+    return np.array([each.launch_share if each.is_asynchronous else 0.0 for each in types])
 
 
 def call_class(kind: str) -> str:

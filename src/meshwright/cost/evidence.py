@@ -5,9 +5,12 @@ of them, and where these are written down; `tests/cost/test_cost_evidence.py` wo
 again from there. Classes that nobody has measured have no row, and no figure is made up for them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import fmean
 
+from meshwright.cluster.part import Calibration
 from meshwright.units import format_count, format_percent
 
 FULL, HALF = ("fp32", "tf32"), ("bf16", "fp16")
@@ -50,6 +53,8 @@ class Evidence:
     num_steps: int
     origin: str
     """The file with the steps, and which of them count."""
+    is_own: bool = False
+    """Whether the steps ran on the very cluster that is planned for."""
 
 
 EVIDENCE = (
@@ -83,16 +88,55 @@ EVIDENCE = (
 """Steps of several devices include their transfers and collectives."""
 
 
+def own_evidence(calibrations: Sequence[Calibration]) -> tuple[Evidence, ...]:
+    """What runs on a cluster say of its other steps whose ops are measured, a row a class."""
+    found: dict[tuple[str, str, Extent], list[Calibration]] = {}
+    for each in calibrations:
+        within = Extent.DEVICE if each.num_devices == 1 else Extent.HOST
+        reach = within if each.num_hosts == 1 else Extent.HOSTS
+        found.setdefault((each.device_type, each.precision, reach), []).append(each)
+    return tuple(
+        Evidence(
+            source=KnownBy.MEASURED,
+            types=(type_name,),
+            precisions=(precision,),
+            reach=reach,
+            mean_error=fmean(abs(each.error) for each in runs),
+            num_steps=len(runs),
+            origin=f"runs of {', '.join(dict.fromkeys(each.model for each in runs))} on it, the "
+            f"last on {max(each.date for each in runs)}",
+            is_own=True,
+        )
+        for (type_name, precision, reach), runs in found.items()
+    )
+
+
 def find_evidence(
-    source: KnownBy, type_name: str, precision: str, reach: Extent
+    source: KnownBy,
+    type_name: str,
+    precision: str,
+    reach: Extent,
+    own_rows: Sequence[Evidence] = (),
 ) -> Evidence | None:
     """The held-out steps that say most about a part of a step; None: there are none.
+
+    `own_rows`: of runs on the cluster itself, which come before those of others.
 
     Of ops those of the same reach come first, then narrower ones: what a kernel takes does not
     depend on how many devices there are, and a wider step's error has the network's in it, too. Of
     the network only steps of the same reach count, however their ops are known.
     """
-    own = [each for each in EVIDENCE if type_name in each.types and precision in each.precisions]
+    if own_rows:
+        found_here = _find_row(own_rows, source, type_name, precision, reach)
+        if found_here is not None:
+            return found_here
+    return _find_row(EVIDENCE, source, type_name, precision, reach)
+
+
+def _find_row(
+    rows: Sequence[Evidence], source: KnownBy, type_name: str, precision: str, reach: Extent
+) -> Evidence | None:
+    own = [each for each in rows if type_name in each.types and precision in each.precisions]
     if source is KnownBy.NETWORK:
         found = [each for each in own if each.reach is reach]
         return found[0] if reach is not Extent.DEVICE and found else None
@@ -153,10 +197,13 @@ class ExpectedError:
         if self.mean is None:
             return f"expected error unknown: no held-out steps of {lacking}"
         rows = dict.fromkeys(each.evidence for each in self.shares if each.evidence is not None)
-        steps = format_count(sum(row.num_steps for row in rows), "held-out step")
-        types = ", ".join(dict.fromkeys(name for row in rows for name in row.types))
+        others = [row for row in rows if not row.is_own]
+        steps = format_count(sum(row.num_steps for row in others), "held-out step")
+        types = ", ".join(dict.fromkeys(name for row in others for name in row.types))
+        known = [f"calibrated by {row.origin}" for row in rows if row.is_own]
+        known += [f"{steps} on {types}"] if others else []
         about = format_percent(float(f"{self.mean:.2g}"))
-        text = f"expected error about {about} ({steps} on {types}"
+        text = f"expected error about {about} ({'; '.join(known)}"
         if self.known_share > 0.995:
             return f"{text})"
         rest = format_percent(float(f"{1 - self.known_share:.2g}"))

@@ -237,7 +237,7 @@ def _cost_on(
         if stage.zero in (1, 2)
         else (),
         update_seconds=_total(layers, "update_seconds") / divided,
-        update_host_seconds=_update_host_seconds(kinds),
+        update_host_seconds=_update_host_seconds(kinds) * kind.launch_share,
         memory=_memory(stack, stage, layers, kind),
         calls=_calls(stage, layers),
         shards=shards,

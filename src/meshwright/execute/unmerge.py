@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.capture.capture import capture_traced
 from meshwright.capture.trace import Trace
 from meshwright.capture.workload import Workload
-from meshwright.cluster.cluster import Cluster
+from meshwright.cluster.cluster import Cluster, DeviceType
 from meshwright.cost.compute import op_seconds
 from meshwright.errors import InputError
 from meshwright.execute.groups import open_optimizer
@@ -68,13 +68,20 @@ def _with_seconds(whole: Graph, names: Sequence[str], graph: Graph, cluster: Clu
     """The graph with the predicted times of the merged one, each shared out among its ops, and
     with its calls, which the last of them make."""
     merged = np.array([graph.index[name] for name in names], dtype=np.int64)
-    seconds: dict[str, npt.NDArray[np.float64]] = {}
-    for name, device_type in cluster.types.items():
-        own = op_seconds(whole, device_type, whole.batch)
-        total = op_seconds(graph, device_type, graph.batch)
+
+    def share_out(device_type: DeviceType, samples: float) -> Floats:
+        own = op_seconds(whole, device_type, samples)
+        total = op_seconds(graph, device_type, samples)
         sums = np.bincount(merged, weights=own, minlength=graph.num_ops)
         with np.errstate(invalid="ignore"):  # infinite: a type that cannot run it
             shares = own * (total / np.where(sums > 0, sums, 1.0))[merged]
-        seconds[name] = np.where(np.isfinite(shares), shares, np.nan)
+        return np.where(np.isfinite(shares), shares, np.nan)
+
+    seconds = {name: share_out(each, graph.batch) for name, each in cluster.types.items()}
+    ladders = {
+        name: {samples: share_out(each, samples) for samples in graph.ladders.get(name, {})}
+        for name, each in cluster.types.items()
+    }
     is_last = np.array([op == name for op, name in zip(whole.op_names, names, strict=True)])
-    return replace(whole, seconds=seconds, calls=np.where(is_last, graph.calls[merged], 0.0))
+    calls = np.where(is_last, graph.calls[merged], 0.0)
+    return replace(whole, seconds=seconds, ladders=ladders, calls=calls)

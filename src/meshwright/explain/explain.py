@@ -1,6 +1,6 @@
 """Explains an answer: simulates its plan, divides its step, and holds it against its neighbours."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -13,11 +13,12 @@ from meshwright.explain.idea.degree import memory_ideas, schedule_ideas, width_i
 from meshwright.explain.idea.place import move_ideas, replica_ideas, share_ideas
 from meshwright.explain.idea.stage import boundary_ideas
 from meshwright.explain.memory import find_memory
-from meshwright.explain.neighbour import Setting, judge_ideas
+from meshwright.explain.neighbour import Idea, Setting, judge_ideas
 from meshwright.explain.path import tell_path
 from meshwright.explain.remedy import find_remedies
 from meshwright.explain.rival import find_rivals
 from meshwright.explain.share import StepSpans, sum_spans
+from meshwright.graph.graph import Graph
 from meshwright.plan.answer import RunnerUp
 from meshwright.plan.plan import Plan
 from meshwright.plan.request import Request
@@ -78,15 +79,7 @@ def explain_plan(
     spans = StepSpans(graph, cluster, plan, timeline)
     shares = sum_spans(spans, plan)
     report("simulating neighbouring plans")
-    ideas = [
-        boundary_ideas(graph, plan, _busy_by_stage(cluster, plan, timeline)),
-        width_ideas(graph, cluster, plan),
-        schedule_ideas(graph, cluster, plan),
-        memory_ideas(graph, plan),
-        share_ideas(graph, cluster, plan),
-        replica_ideas(graph, cluster, plan),
-        move_ideas(graph, cluster, plan),
-    ]
+    ideas = plan_ideas(graph, cluster, plan, timeline)
     neighbours, left = judge_ideas(setting, plan, step, ideas, simulations)
     report("simulating plans of other kinds")
     others = find_rivals(setting, shares, plan, method, runner_ups, rivals)
@@ -108,6 +101,21 @@ def explain_plan(
         memory=find_memory(graph, cluster, plan, timeline),
         binding=binding,
     )
+
+
+def plan_ideas(
+    graph: Graph, cluster: Cluster, plan: Plan, timeline: Timeline
+) -> list[Iterable[Idea]]:
+    """Plans that differ from one in a single decision, by sorts; `timeline`: of its step."""
+    return [
+        boundary_ideas(graph, plan, _busy_by_stage(cluster, plan, timeline)),
+        width_ideas(graph, cluster, plan),
+        schedule_ideas(graph, cluster, plan),
+        memory_ideas(graph, plan),
+        share_ideas(graph, cluster, plan),
+        replica_ideas(graph, cluster, plan),
+        move_ideas(graph, cluster, plan),
+    ]
 
 
 def _busy_by_stage(cluster: Cluster, plan: Plan, timeline: Timeline) -> Floats:

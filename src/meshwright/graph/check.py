@@ -1,5 +1,7 @@
 """Decides whether columns are a legal graph, and names the op or tensor that breaks a rule."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from meshwright.array import Floats
@@ -51,6 +53,7 @@ def _check_lengths(columns: Columns) -> None:
         raise InputError(f"{where}: superlinear must be of {known}, got {quoted(unknown[0])}")
     of_ops = {name: columns[name] for name in (*OP_TEXTS, *OP_CODES, *OP_SIZES, "mixes")}
     of_ops |= {f"seconds of {quoted(kind)}": each for kind, each in columns["seconds"].items()}
+    of_ops |= {f"ladder of {quoted(kind)}": each for kind, _, each in _rungs(columns)}
     of_ops |= {name: each for name, each in steep.items() if name in OP_STEEP}
     of_tensors = {name: columns[name] for name in (*TENSOR_SIZES, "tensor_partial")}
     of_tensors |= {name: each for name, each in steep.items() if name in TENSOR_STEEP}
@@ -86,6 +89,7 @@ def _check_numbers(columns: Columns) -> None:
                 f"{owner}: {name} of all must be at most {MOST:g} together, got {array.sum():g}, "
                 f"most of it here"
             )
+    _check_rungs(columns)
     for kind, array in columns["seconds"].items():
         what = f"seconds on {quoted(kind)} must"
         bad = np.flatnonzero(array < 0)  # NaN and infinity have a meaning here
@@ -98,6 +102,31 @@ def _check_numbers(columns: Columns) -> None:
             owner = f"op {quoted(columns['op_names'][int(known.argmax())])}"
             raise InputError(
                 f"{owner}: {what} be at most {MOST_SECONDS:g}, of all ops together, got {largest:g}"
+            )
+
+
+def _rungs(columns: Columns) -> Iterator[tuple[str, float, Floats]]:
+    for kind, ladder in columns["ladders"].items():
+        for samples, each in ladder.items():
+            yield kind, samples, each
+
+
+def _check_rungs(columns: Columns) -> None:
+    """Rungs are of types that have times at the batch, at other numbers of samples, and finite."""
+    where = f"graph {columns['name']}"
+    for kind, samples, array in _rungs(columns):
+        what = f"ladder of {quoted(kind)}"
+        if kind not in columns["seconds"]:
+            raise InputError(f"{where}: {what} must be of a type of device that seconds has")
+        if not LEAST_BATCH <= samples <= MOST_BATCH or samples == columns["batch"]:
+            raise InputError(
+                f"{where}: {what} must be at samples {_BATCHES} other than the batch, got {samples}"
+            )
+        bad = np.flatnonzero((array < 0) | (array > MOST_SECONDS))
+        if len(bad):
+            raise InputError(
+                f"op {quoted(columns['op_names'][bad[0]])}: {what} must be from 0 to "
+                f"{MOST_SECONDS:g} seconds, got {array[bad[0]]} at {samples:,g} samples"
             )
 
 

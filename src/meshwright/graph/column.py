@@ -19,12 +19,12 @@ ANY_TYPE = "any"
 """Key of `Graph.seconds` for times that hold on every device type without a column of its own."""
 
 
-def check_seconds(num_types: int, num_ops: int, where: str) -> None:
+def check_seconds(num_types: int, num_ops: int, where: str, what: str = "types of devices") -> None:
     """Refuse a few ops with times on very many types of devices, and the other way round."""
     if num_types * num_ops > MAX_CELLS:
         raise InputError(
             f"{where}: seconds of {num_ops:,} ops must be on at most "
-            f"{MAX_CELLS // num_ops:,} types of devices, got {num_types:,}"
+            f"{MAX_CELLS // num_ops:,} {what}, got {num_types:,}"
         )
 
 

@@ -7,6 +7,7 @@
 A column is a list with one entry an op (or tensor), or one value when all entries are equal; one
 at its default is left out. A text column with few distinct values is {"values": [...], "codes":
 [...]}. In `seconds`, which needs what JSON's numbers lack, null is unknown and "inf" cannot run.
+`ladders` has times at other numbers of samples, {"h200": {"16.0": [...], "8.0": [...]}}.
 `superlinear`, of ops and of tensors, has parts that grow faster than the batch by name, as
 {"square_flops": [...]}.
 `readers` has, for each tensor, the numbers of the ops that read it.
@@ -65,6 +66,7 @@ OpColumns: Any = msgspec.defstruct(
         ("partner", OptionalNumber | list[OptionalNumber], -1),
         *((name, Sizes, 0.0) for name in (*_LINES, *_REST)),
         ("seconds", dict[Name, _SecondsColumn], {}),
+        ("ladders", dict[Name, dict[Name, _SecondsColumn]], {}),
         ("mixes", bool | list[bool], False),
         ("superlinear", dict[Name, Sizes], {}),
     ],
@@ -110,6 +112,10 @@ def encode_columns(columns: legal.Columns) -> bytes:
         phase=_pack_texts([legal.Phase(code).name.lower() for code in columns["phase"].tolist()]),
         split=_pack_texts([legal.Split(code).name.lower() for code in columns["split"].tolist()]),
         seconds={kind: _pack_seconds(array) for kind, array in columns["seconds"].items()},
+        ladders={
+            kind: {repr(float(samples)): _pack_seconds(each) for samples, each in ladder.items()}
+            for kind, ladder in columns["ladders"].items()
+        },
         superlinear=_pack_steep(columns, legal.OP_STEEP),
         **{name: _pack(columns[name]) for name in ("group", "partner", "mixes", *legal.OP_SIZES)},
     )
@@ -202,6 +208,7 @@ def _decode_ops(ops: Fields, where: str) -> dict[str, Any]:
         "partner": _unpack(ops.read("partner"), num_ops, np.int32),
         **{name: _unpack(ops.read(name), num_ops, np.float64) for name in legal.OP_SIZES},
         "seconds": _decode_seconds(ops, num_ops),
+        "ladders": _decode_ladders(ops, num_ops),
         "mixes": _unpack(ops.read("mixes"), num_ops, np.bool_),
     }
 
@@ -217,6 +224,34 @@ def _decode_seconds(ops: Fields, num_ops: int) -> dict[str, Floats]:
         kind: _unpack_seconds(decode_json(column, _SecondsColumn, where), num_ops)
         for kind, column in columns.items()
     }
+
+
+def _decode_ladders(ops: Fields, num_ops: int) -> dict[str, dict[float, Floats]]:
+    """The measured times at other numbers of samples, decoded one rung at a time."""
+    raw, where = ops.raw("ladders"), ops.label("ladders")
+    if not is_given(raw):
+        return {}
+    legal.check_seconds(count_keys(raw), num_ops, where, "types of devices and samples")
+    found: dict[str, dict[float, Floats]] = {}
+    for kind, ladder in probe_json(raw, dict[Name, msgspec.Raw], where).items():
+        columns: dict[str, Any] = probe_json(ladder, dict[Name, msgspec.Raw], where)
+        rungs = {
+            _samples(name, where): _unpack_seconds(
+                decode_json(each, _SecondsColumn, where), num_ops
+            )
+            for name, each in columns.items()
+        }
+        if len(rungs) < len(columns):
+            raise InputError(f"{where}: rungs of {quoted(kind)} must be at different samples")
+        found[kind] = rungs
+    return found
+
+
+def _samples(name: str, where: str) -> float:
+    try:
+        return float(name)
+    except ValueError:
+        raise InputError(f"{where}: samples must be a number, got {quoted(name)}") from None
 
 
 def _decode_superlinear(fields: Fields, known: Sequence[str], count: int) -> dict[str, Floats]:

@@ -19,6 +19,7 @@ from meshwright.array import Bools, Floats, Ints, places_in
 from meshwright.graph.column import OP_SIZES, STEEP_POWERS, TENSOR_STEEP, Phase, Split
 from meshwright.graph.draft import topological_order
 from meshwright.graph.graph import Graph
+from meshwright.graph.ladder import change_times
 from meshwright.graph.merge import find_inner, kept_tensors, merged_tensors, sum_by
 from meshwright.kernel.disjoint import DisjointSets
 
@@ -243,7 +244,7 @@ class _Merger:
             split=old.split[last],
             group=self._largest(old.group, -1),
             partner=self._partners(),
-            seconds=self._seconds(),
+            **self._times(),
             mixes=old.mixes[last],
             superlinear=superlinear,
             **columns,
@@ -285,12 +286,16 @@ class _Merger:
         np.minimum.at(first, mine[is_other], other[is_other])
         return np.where(first < len(self.last), first, -1).astype(np.int32)
 
-    def _seconds(self) -> dict[str, Floats]:
-        kept = {
-            kind: np.where(self.is_merged, np.nan, each[self.last])
-            for kind, each in self.old.seconds.items()
+    def _times(self) -> Any:
+        def kept(each: Floats) -> Floats:
+            return np.where(self.is_merged, np.nan, each[self.last])
+
+        times = change_times(self.old.seconds, self.old.ladders, kept)
+        known = [kind for kind, each in times["seconds"].items() if not np.isnan(each).all()]
+        return {
+            name: {kind: each for kind, each in column.items() if kind in known}
+            for name, column in times.items()
         }
-        return {kind: each for kind, each in kept.items() if not np.isnan(each).all()}
 
     def _steep_parts(self) -> dict[str, Floats]:
         """Parts of FLOPs, of products and of tensors that grow faster than the batch."""

@@ -34,6 +34,7 @@ from meshwright.graph.column import (
     Split,
 )
 from meshwright.graph.file import encode_columns
+from meshwright.graph.ladder import Ladders, move_batch
 from meshwright.graph.recognise import read_columns
 from meshwright.kernel.row import gather_rows
 from meshwright.table import as_frame, as_html
@@ -137,6 +138,8 @@ class Graph:
     """Held only while the op runs."""
     seconds: Mapping[str, Floats] = field(default_factory=dict)
     """Measured time by device type: NaN unknown, infinity cannot run there."""
+    ladders: Ladders = field(default_factory=dict)
+    """Times measured at other numbers of samples: by device type, then by samples; NaN unknown."""
     mixes: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     """Whether an op compares samples with each other, as the logits of a contrastive loss do. Such
     ops run on the whole batch in every plan (their split is NONE), and no plan with one of them
@@ -162,10 +165,9 @@ class Graph:
             object.__setattr__(self, "mixes", np.zeros(len(self.op_names), dtype=np.bool_))
         freeze_arrays(self)
         for name in ("seconds", "superlinear"):
-            columns = dict(getattr(self, name))
-            for array in columns.values():
-                array.setflags(write=False)
-            object.__setattr__(self, name, MappingProxyType(columns))
+            object.__setattr__(self, name, _frozen(getattr(self, name)))
+        ladders = {kind: _frozen(ladder) for kind, ladder in self.ladders.items() if ladder}
+        object.__setattr__(self, "ladders", MappingProxyType(ladders))
         check_columns(self.columns())
 
     def __repr__(self) -> str:
@@ -309,8 +311,8 @@ class Graph:
         """The same step on another number of samples.
 
         Measured times, saved and workspace bytes grow in proportion for ops that split with the
-        batch, with the bytes they move for ops that mix samples, and stay for the others: profiles
-        record no fixed part.
+        batch, with the bytes they move for ops that mix samples, and stay for the others: one time
+        has no fixed part. Times of ops with a ladder are read off it.
         """
         need_type(samples, Real, f"graph {self.name}: samples", "a number")
         if isinstance(samples, bool) or not 0 < samples < np.inf:
@@ -344,7 +346,7 @@ class Graph:
             batch=samples,
             saved_bytes=self.saved_bytes * growth,
             workspace_bytes=self.workspace_bytes * growth,
-            seconds={kind: array * growth for kind, array in self.seconds.items()},
+            **move_batch(self.seconds, self.ladders, (self.batch, samples), growth, self.split > 0),
             superlinear=superlinear,
             **scaled,
         )
@@ -353,6 +355,7 @@ class Graph:
         """The fields by name; the arrays are shared, not copied."""
         columns = {each.name: getattr(self, each.name) for each in fields(self)}
         columns |= {"seconds": dict(self.seconds), "superlinear": dict(self.superlinear)}
+        columns["ladders"] = {kind: dict(ladder) for kind, ladder in self.ladders.items()}
         return columns
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -374,6 +377,12 @@ def _coded(texts: tuple[str, ...]) -> tuple[tuple[str, ...], Ints]:
     codes = np.array([place[text] for text in texts], dtype=np.int32)
     codes.setflags(write=False)
     return tuple(place), codes
+
+
+def _frozen(columns: Mapping[Any, Floats]) -> Mapping[Any, Floats]:
+    for array in columns.values():
+        array.setflags(write=False)
+    return MappingProxyType(dict(columns))
 
 
 def _graph_of(columns: Columns) -> Graph:

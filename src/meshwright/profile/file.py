@@ -4,7 +4,7 @@
       {"device_type": "h200", "device": "NVIDIA H200",
        "software": {"torch": "2.11.0+cu130", "cuda": "13.0"}, "date": "2026-11-15T06:00:00Z",
        "calls": {"{\\"args\\":[...],\\"kwargs\\":{},\\"op\\":\\"aten.mm.default\\"}": 1.5e-05, ...},
-       "failed": {"{...}": "RuntimeError: ..."}}]}
+       "failed": {"{...}": "RuntimeError: ..."}, "batches": [16, 32, 64]}]}
 
 A call is a key: text that is compared and never run. Gzip when the name ends in .gz.
 """
@@ -42,6 +42,8 @@ class _TableEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     date: _Date
     calls: dict[str, float]
     failed: dict[str, str] = {}
+    batches: list[_Int] | msgspec.UnsetType = msgspec.UNSET
+    launch_share: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class _ProfileDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -62,7 +64,11 @@ def decode_tables(path: str | Path) -> list[dict[str, Any]]:
             f"this version of Meshwright"
         )
     document = decode_json(data, _ProfileDocument, str(path))
-    return [msgspec.structs.asdict(each) for each in document.tables]
+    found = map(msgspec.structs.asdict, document.tables)
+    return [
+        {name: value for name, value in each.items() if value is not msgspec.UNSET}
+        for each in found
+    ]
 
 
 def encode_tables(tables: Sequence[object], path: str | Path) -> None:
@@ -70,6 +76,9 @@ def encode_tables(tables: Sequence[object], path: str | Path) -> None:
     entries = []
     for each in tables:
         fields = {name: getattr(each, name) for name in _TableEntry.__struct_fields__}
+        fields["batches"] = list(fields["batches"]) or msgspec.UNSET
+        if fields["launch_share"] is None:
+            fields["launch_share"] = msgspec.UNSET
         fields |= {name: dict(sorted(fields[name].items())) for name in _SORTED}
         entries.append(_TableEntry(**fields))
     document = _ProfileDocument(format=FORMAT, version=VERSION, tables=entries)

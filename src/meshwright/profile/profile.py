@@ -7,7 +7,7 @@ ever run.
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import inf
@@ -48,6 +48,12 @@ class Table:
     """Seconds of each call."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """Calls that could not be run by themselves, and why."""
+    launch_share: float | None = None
+    """What the host took to launch kernels, as a part of what hosts are thought to take; None: not
+    measured, as on a CPU, which launches nothing."""
+    batches: tuple[int, ...] = ()
+    """The numbers of samples of the steps that the calls are of, where that is known: at which ops
+    of a step may have been measured besides its own."""
 
     def __post_init__(self) -> None:
         check_device_type(self.device_type)
@@ -62,6 +68,11 @@ class Table:
                     f"{where}: seconds of call {quoted(call)} must be finite and not negative, "
                     f"got {seconds}"
                 )
+        if self.launch_share is not None and not 0 < self.launch_share < inf:
+            raise InputError(f"{where}: launch_share must be positive, got {self.launch_share}")
+        object.__setattr__(self, "batches", tuple(sorted({*self.batches})))
+        if self.batches and self.batches[0] < 1:
+            raise InputError(f"{where}: batches must be positive, got {self.batches[0]}")
         for call in (*self.calls, *self.failed):
             if not call.startswith("{") or _OP.search(call) is None:
                 raise InputError(f"{where}: a call must name its op, got {quoted(call)}")
@@ -106,6 +117,11 @@ class Profile:
         from a compiled run; else of ops by themselves.
         """
         return combine_measured([self], is_compiled=is_compiled)
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The numbers of samples that ops may have been measured at, the largest first."""
+        return find_batches([self])
 
     def save(self, path: str | Path) -> None:
         """Write to a file: JSON, gzip when the name ends in .gz."""
@@ -152,7 +168,11 @@ def _merge_tables(one: Table, other: Table) -> Table:
     calls = {**older.calls, **newer.calls}
     failed = {**older.failed, **newer.failed}
     return replace(
-        newer, calls=calls, failed={call: why for call, why in failed.items() if call not in calls}
+        newer,
+        calls=calls,
+        failed={call: why for call, why in failed.items() if call not in calls},
+        batches=(*older.batches, *newer.batches),
+        launch_share=older.launch_share if newer.launch_share is None else newer.launch_share,
     )
 
 
@@ -172,7 +192,13 @@ def combine_measured(
     return found
 
 
-def digest_measured(measured: Measured) -> str:
+def find_batches(profiles: Iterable[Profile]) -> tuple[int, ...]:
+    """The numbers of samples of the steps that profiles are of, the largest first."""
+    found = {each for profile in profiles for table in profile.tables for each in table.batches}
+    return tuple(sorted(found, reverse=True))
+
+
+def digest_measured(measured: Measured, batches: Sequence[int] = ()) -> str:
     """The same for the same times, whatever the files that they come from."""
     plain = {kind: dict(calls) for kind, calls in measured.items()}
-    return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()
+    return hashlib.sha256(msgspec.json.encode([plain, batches], order="sorted")).hexdigest()

@@ -13,8 +13,14 @@ import numpy.typing as npt
 
 from meshwright.array import Bools, Floats, Ints
 from meshwright.cluster.cluster import Cluster, DeviceType
-from meshwright.cost.compute import estimated_seconds, host_seconds, measured_seconds, op_seconds
-from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.cost.compute import (
+    estimated_seconds,
+    host_seconds,
+    launch_shares,
+    measured_seconds,
+    op_seconds,
+)
+from meshwright.graph.graph import ANY_TYPE, Graph, Phase, Split
 from meshwright.plan.check import Placement
 from meshwright.plan.plan import Plan, Schedule, ScheduleKind
 from meshwright.program.bucket import (
@@ -138,8 +144,7 @@ def _host_seconds(
     """
     times = np.where(graph.phase == Phase.UPDATE, 1, microbatches)
     total = sum_by_device(launches * times, placement, cluster.num_devices)
-    launched = [cluster.types[name].is_asynchronous for name in cluster.type_names]
-    return np.where(np.array(launched)[cluster.type_of], total, 0.0)
+    return total * launch_shares(cluster)[cluster.type_of]
 
 
 def _replica_seconds(
@@ -234,15 +239,32 @@ def carry_measured(expansion: Expansion, graph: Graph, cluster: Cluster) -> Expa
     """
     if not graph.seconds or expansion.graph is graph:
         return expansion
-    seconds = dict(expansion.graph.seconds)
+    seconds, ladders = dict(expansion.graph.seconds), dict(expansion.graph.ladders)
     for name, device_type in cluster.types.items():
-        seconds[name] = _shard_seconds(expansion, graph, device_type)
-    return replace(expansion, graph=replace(expansion.graph, seconds=seconds))
+        seconds[name] = _shard_seconds(expansion, graph, device_type, graph.batch)
+        ladders[name] = _shard_ladder(expansion, graph, device_type)
+    return replace(expansion, graph=replace(expansion.graph, seconds=seconds, ladders=ladders))
 
 
-def _shard_seconds(expansion: Expansion, graph: Graph, device_type: DeviceType) -> Floats:
+def _shard_ladder(
+    expansion: Expansion, graph: Graph, device_type: DeviceType
+) -> dict[float, Floats]:
+    """The times at other numbers of samples of what has been made of ops that have such times."""
+    found: dict[float, Floats] = {}
+    for name in (device_type.name, ANY_TYPE):
+        for samples, rung in graph.ladders.get(name, {}).items():
+            is_made = (expansion.origin >= 0) & ~np.isnan(rung)[expansion.origin]
+            own = _shard_seconds(expansion, graph, device_type, samples)
+            before = found.get(samples, np.nan)
+            found[samples] = np.where(is_made & np.isfinite(own), own, before)
+    return found
+
+
+def _shard_seconds(
+    expansion: Expansion, graph: Graph, device_type: DeviceType, batch: float
+) -> Floats:
     """The time of each op of the expansion: measured, its share of a measured one, or NaN."""
-    divided, batch = expansion.graph, graph.batch
+    divided = expansion.graph
     known = measured_seconds(divided, device_type, batch)
     whole = measured_seconds(graph, device_type, batch)
     own = np.full(divided.num_ops, np.nan) if known is None else known

@@ -1,4 +1,4 @@
-"""Writes measured costs back: into a graph, a profile and a cluster that the next plan uses.
+"""Writes measured costs back: into a profile and a cluster that the next plan uses.
 
 Decides what a measured step says about the costs of other steps; what it does not say stays as it
 was. Instructions that took no time at all were not measured.
@@ -10,15 +10,13 @@ from datetime import datetime
 
 import numpy as np
 
-from meshwright.array import Bools, Floats, Longs
+from meshwright.array import Bools
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.kind import KINDS, Protocol
 from meshwright.cost.collective import Algorithm, CollectiveCost, collective_cost
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph, Split
-from meshwright.plan.plan import Plan
 from meshwright.profile.profile import Profile, Table
-from meshwright.program.lower import lower
 from meshwright.program.program import Kind, Program
 from meshwright.report.fit import (
     MIN_BYTES,
@@ -28,40 +26,13 @@ from meshwright.report.fit import (
     fit_shared,
     read_traffic,
 )
+from meshwright.report.measured_ops import find_medians
 from meshwright.simulate.measured import Run
 from meshwright.simulate.tasks import COLLECTIVES
 from meshwright.simulate.timeline import Timeline
 
 _EQUAL = 1e-3
 """Links of a route whose rates differ by less than this share are equally narrow."""
-
-
-def measured_graph(graph: Graph, cluster: Cluster, plan: Plan, measured: Timeline) -> Graph:
-    """The graph with the measured seconds of its ops, by type of device.
-
-    A graph's seconds are of its whole batch, an instruction's are of some rows of a microbatch.
-    What is written is the measured time over the factor by which lowering scales a measured time to
-    those rows (`meshwright.cost.compute`), the median over microbatches and replicas. So the next
-    prediction gives an op the time measured, exactly, wherever it runs on as many rows as here; on
-    any other number it is as good as that scaling. An op that ran on several numbers of rows on one
-    type (unequal replicas) has one time all the same, which is then exact for none.
-    """
-    ones = {name: np.ones(graph.num_ops) for name in cluster.type_names}
-    scale = lower(replace(graph, seconds=ones), cluster, plan).instructions["seconds"]
-    rows, seconds = measured.program.instructions, measured.finish - measured.start
-    assert len(scale) == len(rows), "the measured step is of another plan"
-    picked = np.flatnonzero((rows["kind"] == Kind.COMPUTE) & (seconds > 0))
-    kind = cluster.type_of[rows["device"][picked]]
-    key = kind * np.int64(graph.num_ops) + rows["op"][picked]
-    keys, middle = _medians(key, seconds[picked] / scale[picked])
-    table = dict(graph.seconds)
-    for number, name in enumerate(cluster.type_names):
-        known = table.get(name, np.full(graph.num_ops, np.nan)).copy()
-        of_type = keys // graph.num_ops == number
-        if of_type.any():
-            known[keys[of_type] % graph.num_ops] = middle[of_type]
-            table[name] = known
-    return replace(graph, seconds=table)
 
 
 def measured_profile(cluster: Cluster, run: Run, measured: Timeline, date: datetime) -> Profile:
@@ -79,7 +50,7 @@ def measured_profile(cluster: Cluster, run: Run, measured: Timeline, date: datet
     texts = {text: number for number, text in enumerate(dict.fromkeys(calls))}
     code = np.array([texts[calls[op]] for op in rows["op"][picked].tolist()], dtype=np.int64)
     kind = cluster.type_of[rows["device"][picked]]
-    keys, middle = _medians(kind * np.int64(len(texts)) + code, seconds[picked])
+    keys, middle = find_medians(kind * np.int64(len(texts)) + code, seconds[picked])
     names = tuple(texts)
     found: dict[str, dict[str, float]] = {}
     for each, value in zip(keys.tolist(), middle.tolist(), strict=True):
@@ -112,17 +83,6 @@ def _has_several_sizes(measured: Timeline) -> Bools:
     np.maximum.at(high, rows["op"], share)
     differs: Bools = (high - low > 1e-9) & (graph.split != Split.NONE)
     return differs
-
-
-def _medians(key: Longs, value: Floats) -> tuple[Longs, Floats]:
-    """The distinct keys, and the median of the values of each."""
-    order = np.lexsort((value, key))
-    value = value[order]
-    keys, first, count = np.unique(key[order], return_index=True, return_counts=True)
-    if not len(keys):
-        return keys, np.zeros(0)
-    low, high = first + (count - 1) // 2, first + count // 2
-    return keys, value[low] / 2 + value[high] / 2
 
 
 def calibrated_cluster(cluster: Cluster, measured: Timeline) -> Cluster:
@@ -159,6 +119,17 @@ def calibrated_cluster(cluster: Cluster, measured: Timeline) -> Cluster:
     ]
     fitted = replace(cluster, links=tuple(links))
     return _with_collectives(fitted, measured.program, traffic, frozenset(rate_of))
+
+
+def with_launch_shares(cluster: Cluster, shares: Mapping[str, float]) -> Cluster:
+    """The cluster with what hosts take for launches, by type of device, where it was measured."""
+    types = {
+        name: replace(kind, launch_share=shares[name])
+        if name in shares and kind.is_asynchronous
+        else kind
+        for name, kind in cluster.types.items()
+    }
+    return replace(cluster, types=types)
 
 
 def _narrowest(cluster: Cluster, pair: tuple[int, int]) -> list[int]:

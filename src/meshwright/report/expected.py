@@ -10,7 +10,14 @@ import numpy as np
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds, op_sources
-from meshwright.cost.evidence import ExpectedError, Extent, KnownBy, TimeShare, find_evidence
+from meshwright.cost.evidence import (
+    ExpectedError,
+    Extent,
+    KnownBy,
+    TimeShare,
+    find_evidence,
+    own_evidence,
+)
 from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
@@ -60,10 +67,10 @@ def expected_error(graph: Graph, cluster: Cluster, timeline: Timeline) -> Expect
     types = tuple(dict.fromkeys(device.type for device in used))
     precision, is_fused = main_precision(graph), may_be_fused(graph)
     weights = [sum(device.type == name for device in used) / len(used) for name in types]
-    shares = []
+    shares, own_rows = [], own_evidence(cluster.calibrations)
     for name, weight in zip(types, weights, strict=True):
         for source, share in _divide(graph, cluster, timeline, name):
-            row = None if is_fused else find_evidence(source, name, precision, reach)
+            row = None if is_fused else find_evidence(source, name, precision, reach, own_rows)
             shares.append(
                 TimeShare(
                     source=source,

@@ -17,6 +17,8 @@ from meshwright.cli.parser.option import (
     add_step,
     add_value,
     count,
+    counts,
+    positive,
 )
 
 
@@ -76,7 +78,52 @@ def add_profile(commands: Any) -> None:
     )
     text = "of a CPU (default: as many as `run` gives each rank, $OMP_NUM_THREADS or 1)"
     add_value(parser, "--threads", count, "N", text)
+    parser.add_argument(
+        "--batches",
+        type=counts,
+        metavar="B,...",
+        help="samples a step at which kernels are timed, too, for microbatches and unequal "
+        "replicas, besides --batch (default: its halves down to 1)",
+    )
     add_flag(parser, "--again", "also time calls that the file has already")
+    add_batch(parser)
+    add_step(parser)
+    add_autocast(parser)
+    add_loss_function(parser)
+    add_json(parser)
+
+
+def add_calibrate(commands: Any) -> None:
+    """Add the command `meshwright calibrate` with its options."""
+    parser = add_command(
+        commands,
+        "calibrate",
+        "measure this machine, a model's kernels and a short run, for the next plan",
+    )
+    parser.add_argument("model", metavar="MODEL", help=MODEL)
+    text = "write the graph, the cluster and the profile there, with the plan and its run"
+    add_output(parser, text, required=True)
+    parser.add_argument(
+        "--device", required=True, choices=DEVICES, help="where ranks compute: on this machine"
+    )
+    text = "on how many devices (default: all GPUs that are found; on the CPU 1)"
+    add_value(parser, "--ranks", count, "N", text)
+    parser.add_argument(
+        "--cluster",
+        metavar="C",
+        help="the devices, where they are known: a file of `cluster probe`, for instance "
+        "(default: this machine is asked and measured)",
+    )
+    add_value(parser, "--budget", positive, "S", "seconds to search for a plan", 10.0)
+    parser.add_argument("--method", default="auto", metavar="M", help="of the plan (default: auto)")
+    add_value(parser, "--steps", count, "N", "steps to run", 10)
+    parser.add_argument(
+        "--batches", type=counts, metavar="B,...", help="as for `profile` (default: its default)"
+    )
+    parser.add_argument(
+        "--type", dest="device_type", metavar="T", help="as for `profile` (default: by its name)"
+    )
+    add_value(parser, "--threads", count, "N", "of a CPU, as for `profile`")
     add_batch(parser)
     add_step(parser)
     add_autocast(parser)

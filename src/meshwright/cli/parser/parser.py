@@ -12,7 +12,7 @@ from meshwright.cli.parser.cluster import add_cluster
 from meshwright.cli.parser.completion import add_completion
 from meshwright.cli.parser.explain import add_explain
 from meshwright.cli.parser.export import add_audit, add_export
-from meshwright.cli.parser.model import add_capture, add_profile, add_zoo
+from meshwright.cli.parser.model import add_calibrate, add_capture, add_profile, add_zoo
 from meshwright.cli.parser.network import add_network
 from meshwright.cli.parser.plan import add_plan, add_simulate
 from meshwright.cli.parser.replan import add_replan
@@ -59,6 +59,7 @@ def make_parser() -> ArgumentParser:
     add_network(commands)
     add_testbed(commands)
     add_capture(commands)
+    add_calibrate(commands)
     add_profile(commands)
     add_cluster(commands)
     add_zoo(commands)

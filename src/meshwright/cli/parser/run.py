@@ -192,7 +192,14 @@ def add_compare(commands: Any) -> None:
     """Add the command `meshwright compare` with its options."""
     parser = add_command(commands, "compare", "hold a plan's prediction against a run of it")
     add_path(parser, "plan", PLAN_FOLDER, "PLAN")
-    add_path(parser, "run", "a run file, or a folder that holds run.json.gz", "RUN")
+    add_path(
+        parser,
+        "runs",
+        "a run file, or a folder that holds run.json.gz; of several runs the last is shown, and "
+        "what all found slower or faster than thought is said",
+        "RUN",
+        nargs="+",
+    )
     add_path(parser, "--trace", "write a trace of both for ui.perfetto.dev there")
     for name, text in (
         ("graph", "the graph with the ops' measured times"),

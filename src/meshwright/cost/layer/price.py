@@ -76,7 +76,8 @@ def price_layer(
         if request not in known.seconds:
             prepare_prices((kind,), (team,), device_type, (samples,))
         seconds = known.seconds[request][1]
-        cost = _make_cost(kind, known, team, recompute, seconds, samples)
+        share = device_type.launch_share
+        cost = _make_cost(kind, known, team, recompute, seconds, samples, share)
         known.costs[request, recompute] = cost
     return cost
 
@@ -170,6 +171,7 @@ def _make_cost(
     recompute: Recompute,
     seconds: Floats,
     samples: float,
+    launch_share: float,
 ) -> LayerCost:
     forward, backward, weight, update, selected, *others = seconds.tolist()
     recompute = recompute if kind.is_wrapped else Recompute.NONE
@@ -189,8 +191,8 @@ def _make_cost(
         backward_seconds=backward + extra,
         weight_seconds=weight,
         update_seconds=update,
-        host_seconds=known.host[0] + known.host[1] + launches,
-        forward_host_seconds=known.host[0],
+        host_seconds=(known.host[0] + known.host[1] + launches) * launch_share,
+        forward_host_seconds=known.host[0] * launch_share,
         calls=find_calls(
             known.messages,
             team,

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from meshwright.array import Bools
 from meshwright.graph.column import OP_CODES, OP_SIZES, OP_TEXTS, no_tensors
 from meshwright.graph.graph import Floats, Graph, Ints, Phase
+from meshwright.graph.ladder import change_times, list_times
 from meshwright.graph.merge import sum_by
 from meshwright.graph.stack.product import is_cast, is_product
 from meshwright.graph.stack.stack import Codes, LayerKind, Role
@@ -87,12 +88,13 @@ def find_work(kind: LayerKind) -> LayerWork:
     portions = find_portions(kind)
     names = Portions.__dataclass_fields__
     sizes = [name for name in OP_SIZES if not name.endswith(("saved_bytes", "workspace_bytes"))]
+    times = list_times(graph.seconds, graph.ladders)
     rows = [
         graph.kind_codes[1], graph.precision_codes[1], graph.phase, graph.split,
         kind.role, kind.tensor_cut, kind.row_cut, kind.read_keys, kind.written_keys,
         *(getattr(graph, name) for name in sizes),
         *(getattr(portions, name) for name in names),
-        *(np.nan_to_num(each, nan=-1.0, posinf=-2.0) for each in graph.seconds.values()),
+        *(np.nan_to_num(each, nan=-1.0, posinf=-2.0) for each in times),
     ]  # fmt: skip
     _, first, place = np.unique(
         np.stack(rows).astype(np.float64), axis=1, return_index=True, return_inverse=True
@@ -117,6 +119,6 @@ def _without_tensors(graph: Graph, ops: npt.NDArray[np.intp]) -> Graph:
         batch=graph.batch,
         **columns,
         **numbers,
-        seconds={name: each[ops] for name, each in graph.seconds.items()},
+        **change_times(graph.seconds, graph.ladders, lambda each: each[ops]),
         **no_tensors(),
     )

@@ -29,6 +29,7 @@ from meshwright.array import Bools, Floats, Ints, places_in
 from meshwright.compiled import Array, Int, compiled
 from meshwright.graph.column import OP_LINES, OP_SIZES, TENSOR_STEEP, Phase, Split
 from meshwright.graph.graph import Adjacency, Graph
+from meshwright.graph.ladder import merge_ladder
 from meshwright.graph.merge import find_inner, kept_tensors, merged_tensors, sum_by
 from meshwright.kernel.heap import ENTRY, pop, push
 from meshwright.kernel.root import join_pairs
@@ -114,6 +115,13 @@ def contract(
         seconds={
             kind: sum_by(coarse_of, column, num_coarse)
             for kind, column in {**graph.seconds, **given}.items()
+        },
+        ladders={
+            kind: merge_ladder(
+                graph.seconds[kind], graph.batch, ladder, coarse_of, num_coarse, graph.split > 0
+            )
+            for kind, ladder in graph.ladders.items()
+            if kind not in given
         },
         mixes=sum_by(coarse_of, graph.mixes, num_coarse) > 0,
         superlinear=_steep_parts(graph, coarse_of, heaviest, is_inner),

@@ -115,11 +115,8 @@ def _make_stack(graph: Graph, chain: LayerChain, parts: list[Excerpt], numbers: 
     made: list[LayerKind] = []
     for number in range(max(numbers) + 1):
         layers = [layer for layer, each in enumerate(numbers) if each == number]
-        seconds = {  # of alike ops, averaged over layers; NaN where one has none
-            kind: np.mean([each[parts[layer].ops] for layer in layers], axis=0)
-            for kind, each in graph.seconds.items()
-        }
-        template = make_template(graph, chain, parts[layers[0]], seconds)
+        ops = np.stack([parts[layer].ops for layer in layers])
+        template = make_template(graph, chain, parts[layers[0]], ops)
         made.append(make_kind(_name(layers, len(parts), len(made)), template))
     boundary, side = graph.tensor_bytes * chain.is_boundary, graph.tensor_bytes * chain.is_side
     passed = np.bincount(

@@ -9,6 +9,7 @@ import numpy as np
 from meshwright.array import places_in
 from meshwright.graph.column import OP_CODES, OP_SIZES, OP_TEXTS
 from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase, Split
+from meshwright.graph.ladder import change_times
 from meshwright.graph.stack.chain import LayerChain
 from meshwright.graph.stack.stack import Template
 
@@ -133,11 +134,17 @@ def _ranked(groups: Ints) -> Ints:
     return np.array([place[group] for group in groups.tolist()], dtype=np.int32)
 
 
-def make_template(
-    graph: Graph, chain: LayerChain, part: Excerpt, seconds: dict[str, Floats]
-) -> Template:
-    """The layer as a graph: what enters first, then its ops, then updates of copies."""
+def make_template(graph: Graph, chain: LayerChain, part: Excerpt, alike: Ints) -> Template:
+    """The layer as a graph: what enters first, then its ops, then updates of copies.
+
+    `alike`: the ops of the layers that it stands for, a row a layer. Measured times are their
+    averages, NaN where one has none.
+    """
     num_entering = len(part.entering)
+
+    def averaged(each: Floats) -> Floats:
+        return np.concatenate((np.zeros(num_entering), each[alike].mean(axis=0), each[part.tied]))
+
     ops = np.concatenate((part.ops, part.tied))
     place = np.full(graph.num_ops, -1, dtype=np.int32)
     place[ops] = np.arange(len(ops), dtype=np.int32) + num_entering
@@ -159,10 +166,7 @@ def make_template(
         name=graph.name,
         batch=graph.batch,
         **columns,
-        seconds={
-            kind: np.concatenate((np.zeros(num_entering), each, graph.seconds[kind][part.tied]))
-            for kind, each in seconds.items()
-        },
+        **change_times(graph.seconds, graph.ladders, averaged),
         tensor_source=source,
         tensor_bytes=sizes,
         fixed_tensor_bytes=fixed,

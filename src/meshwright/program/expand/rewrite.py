@@ -13,6 +13,7 @@ import numpy as np
 from meshwright.array import places_in
 from meshwright.graph.column import OP_CODES, OP_SIZES, OP_STEEP, OP_TEXTS
 from meshwright.graph.graph import Floats, Graph, Ints, Split
+from meshwright.graph.ladder import change_times, list_times
 from meshwright.graph.stack.stack import ProductCut, Role
 from meshwright.program.expand.expansion import Axis, Expansion, Owned
 from meshwright.program.program import Kind
@@ -48,6 +49,8 @@ class Rewrite:
         ]
         """By op: the tensors that it reads."""
         self.bundles = list(before.bundles)
+        self.times = name_times(self.graph)
+        """The columns of measured times, by names that `changed` has them under, too."""
         self._names: Counter[str] = Counter()
 
     @property
@@ -80,7 +83,7 @@ class Rewrite:
         It costs no time of the device and makes nothing until told.
         """
         nothing: dict[str, Any] = dict.fromkeys((*OP_SIZES, *OP_STEEP), 0.0)
-        nothing |= {f"seconds {each}": 0.0 for each in self.graph.seconds}
+        nothing |= dict.fromkeys(self.times, 0.0)
         text = Kind(kind).name.lower()
         self.rows.append(self.rows[op])
         self.place.append(place)
@@ -166,8 +169,7 @@ class Rewrite:
         """What an op has in a column of sizes, or of seconds, by now."""
         if column in self.changed[op]:
             return self.changed[op][column]
-        kind = column.removeprefix("seconds ")
-        known = getattr(self.graph, column) if kind == column else self.graph.seconds[kind]
+        known = self.times[column] if column in self.times else getattr(self.graph, column)
         return known[self.rows[op]]
 
     def done(self) -> Expansion:
@@ -237,7 +239,7 @@ class Rewrite:
             name=graph.name,
             batch=graph.batch,
             **columns,
-            seconds=self._seconds(order),
+            **self._times(order),
             mixes=self._column(order, "mixes", graph.mixes),
             superlinear=self._superlinear(order, tensors),
             tensor_source=np.array([number[each["source"]] for each in tensors], dtype=np.int32),
@@ -248,12 +250,14 @@ class Rewrite:
             use_op=np.array([op for _, op in pairs], dtype=np.int32),
         )
 
-    def _seconds(self, order: list[int]) -> dict[str, Floats]:
+    def _times(self, order: list[int]) -> Any:
         """Measured times hold for whole ops; whoever resizes one says what it takes now."""
-        return {
-            kind: self._column(order, f"seconds {kind}", each)
-            for kind, each in self.graph.seconds.items()
-        }
+        names = iter(self.times)
+        return change_times(
+            self.graph.seconds,
+            self.graph.ladders,
+            lambda each: self._column(order, next(names), each),
+        )
 
     def _superlinear(
         self, order: list[int], tensors: Iterable[Mapping[str, Any]]
@@ -267,3 +271,9 @@ class Rewrite:
                     [old[each["row"]] if each["row"] >= 0 else 0.0 for each in tensors]
                 )
         return made
+
+
+def name_times(graph: Graph) -> dict[str, Floats]:
+    """The arrays of measured times, in the order that `change_times` takes them in."""
+    times = list_times(graph.seconds, graph.ladders)
+    return {f"seconds {number}": each for number, each in enumerate(times)}

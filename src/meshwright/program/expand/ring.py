@@ -84,7 +84,7 @@ class Rings:
 
     def _describe(self, ring: _Ring, made: Mapping[int, float]) -> None:
         rewrite, width = self.rewrite, len(ring.blocks)
-        columns = [*OP_SIZES, *(f"seconds {each}" for each in rewrite.graph.seconds)]
+        columns = [*OP_SIZES, *rewrite.times]
         whole: dict[str, Any] = {
             name: rewrite.value(ring.op, name)
             for name in columns

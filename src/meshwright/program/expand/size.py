@@ -16,7 +16,7 @@ from meshwright.graph.graph import Bools, Floats, Ints
 from meshwright.graph.stack.stack import LayerKind, Role, Stack
 from meshwright.plan.part import Part
 from meshwright.program.expand.member import template_rows
-from meshwright.program.expand.rewrite import Rewrite
+from meshwright.program.expand.rewrite import Rewrite, name_times
 
 _Table = dict[str, tuple[Floats, Floats]]
 """By column: what it is for each op of a kind, all rows taken, and where a member has its own."""
@@ -120,9 +120,9 @@ def _resize(
     # Measured times hold for whole ops: those of shards follow later (`program.work`). Where an
     # op cannot run, its shard cannot; where no sizes are known, no model tells.
     known = (graph.flops + graph.bytes_read + graph.bytes_written)[ops[differs]] > 0
-    for name, seconds in graph.seconds.items():
+    for name, seconds in name_times(graph).items():
         for op in places[differs][known & np.isfinite(seconds[ops[differs]])].tolist():
-            rewrite.resize(op, **{f"seconds {name}": np.nan})
+            rewrite.resize(op, **{name: np.nan})
 
 
 def _resize_weights(rewrite: Rewrite, stack: Stack, shares: Floats, ops: Ints, part: Part) -> None:

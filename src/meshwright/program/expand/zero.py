@@ -150,7 +150,7 @@ def _divide_holdings(rewrite: Rewrite, divisions: Sequence[_Division]) -> None:
     )
     for update, share in shares:
         sizes = {name: float(getattr(graph, name)[update.op]) * share for name in _WORK}
-        times = {f"seconds {kind}": each[update.op] * share for kind, each in graph.seconds.items()}
+        times = {name: each[update.op] * share for name, each in rewrite.times.items()}
         rewrite.resize(update.op, **sizes, **times)
         has_state = bool(graph.state_bytes[update.op] > 0)
         owners[update.weights] = owners.get(update.weights, False) or has_state

@@ -38,7 +38,7 @@ def plan_bound(instance: Instance) -> float:
 
     Work: t(share) >= share * t(1) for an op on a share of the batch, because its time is the
     largest of functions a + b * share with a >= 0 (the roofline's two), or b * share (measured), or
-    held to it (fitted).
+    held to it (fitted; measured at several numbers of samples: `meshwright.graph.ladder`).
     So splitting an op among devices cannot lower the weighted mean below its time whole on the
     best of them, and accumulating microbatches cannot either. An update op runs once, on no
     samples: it counts by the part that does not depend on the batch.

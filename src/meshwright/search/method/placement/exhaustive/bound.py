@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Bools, Floats, Ints
-from meshwright.cost.compute import host_seconds
+from meshwright.cost.compute import host_seconds, launch_shares
 from meshwright.cost.memory import usable_bytes
 from meshwright.search.clock import Clock
 from meshwright.search.instance import Instance
@@ -124,15 +124,16 @@ def _seconds_bound(instance: Instance, sharing: str, device: Rows) -> Floats:
     for source, reader, moved in reversed(edges):
         np.maximum(tail[source], moved + own[reader] + tail[reader], out=tail[source])
     longest: Floats = (head + own + tail).max(axis=0)
-    cluster = instance.cluster
+    shares = launch_shares(instance.cluster)
     for d in range(instance.num_devices):
         here = device == d
         load = np.where(here, own, 0.0).sum(axis=0)
         first = np.where(here, head, np.inf).min(axis=0)
         last = np.where(here, tail, np.inf).min(axis=0)
         np.maximum(longest, np.where(load > 0, first + load + last, 0.0), out=longest)
-        if cluster.types[cluster.type_names[instance.type_of[d]]].is_asynchronous:
-            np.maximum(longest, host_seconds(instance.graph) @ here, out=longest)
+        share = shares[instance.type_of[d]]
+        if share > 0:
+            np.maximum(longest, share * (host_seconds(instance.graph) @ here), out=longest)
     if sharing == "fair":
         np.maximum(longest, _queue_bound(instance, device, head + own, own + tail), out=longest)
     return longest

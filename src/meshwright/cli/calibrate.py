@@ -1,0 +1,193 @@
+"""`meshwright calibrate`: measures a machine, a model's kernels and a short run, and writes back
+what the next plan uses.
+
+Each measurement is a command of its own, run here one after another; this decides their order and
+what each is given.
+"""
+
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from meshwright.api import simulate
+from meshwright.cli.console import print_json, print_line
+from meshwright.cli.exit_code import ExitCode
+from meshwright.cli.folder import check_folder
+from meshwright.cluster.catalogue import load_cluster
+from meshwright.cluster.machine import CPU
+from meshwright.compared import read_case
+from meshwright.errors import InputError, os_errors
+from meshwright.interpreter import module_command
+from meshwright.message import remark
+from meshwright.profile.profile import read_profile
+from meshwright.report.calibrate import calibrated_cluster, with_launch_shares
+from meshwright.report.evidence import make_calibration, wall_seconds
+from meshwright.report.measured_ops import measured_graph
+from meshwright.source import need_torch
+from meshwright.units import format_count, format_percent, format_seconds
+
+DETECTED, CLUSTER, TIMES, GRAPH = "detected.yaml", "cluster.yaml", "times.json.gz", "graph.json.gz"
+PLAN, RAN = "plan", "ran"
+_STEP = ("optimizer", "sequence", "precision", "autocast", "loss_function")
+"""The options of a step of the model, which all commands take alike."""
+
+
+class _Stopped(Exception):  # noqa: N818
+    """A command was interrupted."""
+
+
+def run_calibrate(arguments: Namespace) -> int:
+    """Detect, probe, profile, plan, run, compare, and write back."""
+    need_torch("calibrate")
+    folder: Path = arguments.output
+    check_folder(folder)
+    with os_errors(f"{folder}: cannot be made"):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        source = arguments.cluster or _measure_cluster(arguments, folder)
+        _measure_step(arguments, folder, source)
+    except _Stopped:
+        return ExitCode.INTERRUPTED
+    found = _write_back(folder)
+    if arguments.json:
+        print_json(found)
+    else:
+        _show(folder, found)
+    return ExitCode.DONE
+
+
+def _measure_cluster(arguments: Namespace, folder: Path) -> str:
+    """What this machine is and, where there are several ranks, what they reach between them."""
+    if arguments.device == CPU:
+        _run(["profile", "--device", CPU, *_given(arguments, "threads")])
+    _run(["cluster", "detect", "-o", folder / DETECTED])
+    detected = load_cluster(folder / DETECTED)
+    count = arguments.ranks or (1 if arguments.device == CPU else detected.num_devices)
+    if count == 1:
+        kind = detected.devices[0].type
+        return str(folder / DETECTED) if detected.num_devices == 1 else f"{kind}-x1"
+    backend = ["--backend", "gloo"] if arguments.device == CPU else []
+    rank = _command(["cluster", "probe", "-o", str(folder / CLUSTER), *backend])
+    agent = ["--standalone", "--nproc-per-node", str(count), "--no-python"]
+    _call("cluster probe", [*module_command("torch.distributed.run", *agent), *rank])
+    return str(folder / CLUSTER)
+
+
+def _measure_step(arguments: Namespace, folder: Path, cluster: str) -> None:
+    """The times of the model's kernels, a plan by these, and a run of it."""
+    model, step = arguments.model, _given(arguments, *_STEP)
+    batch = _given(arguments, "batch")
+    words = [*step, *batch, *_given(arguments, "batches", "threads")]
+    if arguments.device_type is not None:
+        words += ["--type", arguments.device_type]
+    _run(["profile", model, "--device", arguments.device, "-o", folder / TIMES, *words])
+    times = ["--profile", folder / TIMES]
+    _run(["capture", model, "-o", folder / GRAPH, *times, *step, *batch])
+    search = ["--budget", arguments.budget, "--method", arguments.method]
+    _run(["plan", folder / GRAPH, "--cluster", cluster, "-o", folder / PLAN, *search])
+    # Kernels were timed as they are without a compiler.
+    how = ["--steps", arguments.steps, "--device", arguments.device, "--no-compile"]
+    _run(["run", folder / PLAN, "--model", model, "-o", folder / RAN, *how, *step])
+
+
+def _given(arguments: Namespace, *names: str) -> list[str]:
+    """Options that were given, as words of another command."""
+    words = []
+    for name in names:
+        value = getattr(arguments, name)
+        if value is not None:
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            words += [f"--{name.replace('_', '-')}", text]
+    return words
+
+
+def _run(words: Sequence[object]) -> None:
+    texts = [str(word) for word in words]
+    _call(texts[0] if texts[0] != "cluster" else " ".join(texts[:2]), _command(texts))
+
+
+def _command(words: Sequence[str]) -> list[str]:
+    return module_command("meshwright", *words)
+
+
+def _call(name: str, command: Sequence[str]) -> None:
+    """Run a command; what it prints for people is left out, what it remarks is shown."""
+    remark(f"calibrate: {name}")
+    sys.stderr.flush()
+    try:
+        done = subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
+    except KeyboardInterrupt:  # the command had it, too
+        raise _Stopped from None
+    if done.returncode == ExitCode.INTERRUPTED:
+        raise _Stopped
+    if done.returncode:
+        raise InputError(
+            f"calibrate: `meshwright {name}` ended with exit code {done.returncode}; "
+            f"what it said stands above"
+        )
+
+
+def _write_back(folder: Path) -> dict[str, Any]:
+    """Write the graph and the cluster as the run had them; what was found, for programs."""
+    case = read_case(folder / PLAN, folder / RAN, with_links=False)
+    day = datetime.now(UTC).date()
+    shares = {
+        each.device_type: each.launch_share
+        for each in sorted(read_profile(folder / TIMES).tables, key=lambda table: table.date)
+        if each.launch_share is not None
+    }
+    record = make_calibration(case.graph, case.cluster, case.predicted, case.run, day)
+    cluster = with_launch_shares(calibrated_cluster(case.cluster, case.measured), shares)
+    if record is not None:
+        cluster = replace(cluster, calibrations=(*cluster.calibrations, record))
+    graph = measured_graph(case.graph, case.cluster, case.plan, case.measured)
+    again = simulate(graph, cluster, case.plan)
+    wall = wall_seconds(case.run)
+    # One step timed op by op tells less than kernels timed many times where others were running.
+    is_nearer = abs(again.step_seconds - wall) <= abs(case.predicted.step_seconds - wall)
+    if not is_nearer:
+        graph, again = case.graph, case.predicted
+        cluster = replace(
+            with_launch_shares(case.cluster, shares), calibrations=cluster.calibrations
+        )
+    graph.save(folder / GRAPH)
+    cluster.save(folder / CLUSTER)
+    return {
+        "model": graph.name,
+        "devices": record.num_devices if record else cluster.num_devices,
+        "device_type": record.device_type if record else cluster.devices[0].type,
+        "predicted_seconds": case.predicted.step_seconds,
+        "measured_seconds": wall,
+        "error": record.error if record else None,
+        "calibrated_seconds": again.step_seconds,
+        "times": "run" if is_nearer else "kernels",
+        "steps": len(case.run.step_seconds),
+        "graph": str(folder / GRAPH),
+        "cluster": str(folder / CLUSTER),
+        "profile": str(folder / TIMES),
+    }
+
+
+def _show(folder: Path, found: dict[str, Any]) -> None:
+    devices = format_count(found["devices"], "device")
+    predicted, measured, again = (
+        format_seconds(found[name])
+        for name in ("predicted_seconds", "measured_seconds", "calibrated_seconds")
+    )
+    off = ""
+    if found["error"] is not None:
+        side = "too long" if found["error"] > 0 else "too short"
+        off = f": the prediction is {format_percent(abs(found['error']))} {side}"
+    print_line(f"{found['model']} on {devices} of type {found['device_type']}")
+    print_line(f"by kernels and links alone a step was predicted to take {predicted}")
+    print_line(f"it took {measured}, the median of {found['steps']:,}{off}")
+    if found["times"] == "run":
+        print_line(f"with what ops and links took in the run it is predicted to take {again}")
+    else:
+        print_line("what ops and links took in the run comes less near: it was left out")
+    print_line(f"next: meshwright plan {folder / GRAPH} --cluster {folder / CLUSTER}")
