@@ -86,9 +86,7 @@ def test_a_sum_that_nothing_reads_is_refused() -> None:
     builder = GraphBuilder("unread", batch=2)
     forward = [builder.add_op(f"f{k}", group=0, parameter_bytes=8.0 * (k == 0)) for k in range(2)]
     builder.add_tensor(forward[0], 4.0, [forward[1]])
-    backward = [
-        builder.add_op(f"b{k}", phase=Phase.BACKWARD, partner=forward[k]) for k in range(2)
-    ]
+    backward = [builder.add_op(f"b{k}", phase=Phase.BACKWARD, partner=forward[k]) for k in range(2)]
     total = builder.add_op("sum", phase=Phase.BACKWARD, group=0)
     for op in backward:
         builder.add_tensor(op, 8.0, [total], partial=True)
