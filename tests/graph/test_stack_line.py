@@ -1,6 +1,5 @@
 """Layers that stand in line: encoders with decoders, and connections that skip layers."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,14 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formula import StepBuilder, Value, add, cross_entropy, elementwise, linear
+from line_models import WIDE, encoder_decoder, ladder, step_of, towers
 from meshwright.graph.graph import Graph, Phase, read_graph
 from meshwright.graph.stack.crossing import Crossings
 from meshwright.graph.stack.find import find_layers
 from meshwright.zoo.shipped import FOLDER, SUFFIX
-
-ROWS, WIDE = 4.0, 8
-"""Samples, and features of every tensor but the input and the logits: 4 bytes each."""
 
 
 def load_shipped(name: str) -> Graph:
@@ -27,37 +23,6 @@ def anonymous(graph: Graph) -> Graph:
     """The same step without a name that means anything."""
     names = tuple(f"op_{number:x}_" for number in range(graph.num_ops))
     return replace(graph, module=("",) * graph.num_ops, op_names=names)
-
-
-def body(step: StepBuilder, name: str, reads: Sequence[Value]) -> Value:
-    """A layer: a product of the first of what it reads, to which the others are added."""
-    made = linear(step, f"{name}.linear", reads[0], ROWS, WIDE, WIDE)
-    made = elementwise(step, f"{name}.act", "gelu", made, ROWS * WIDE)
-    return add(step, f"{name}.sum", [made, *reads[1:]], ROWS * WIDE) if reads[1:] else made
-
-
-def step_of(layers: Sequence[tuple[str, Sequence[int]]]) -> Graph:
-    """Layers by name and the numbers of those that each reads; -1: the first product."""
-    step = StepBuilder("line", 4.0)
-    made = [linear(step, "first", step.input("input", ROWS * WIDE), ROWS, WIDE, WIDE)]
-    for name, reads in layers:
-        made.append(body(step, name, [made[each + 1] for each in reads]))
-    logits = linear(step, "last", made[-1], ROWS, WIDE, 10)
-    return step.finish(cross_entropy(step, "loss", logits, ROWS, 10))
-
-
-def encoder_decoder(count: int) -> Graph:
-    """As many layers in the decoder, all of which read the encoder's last."""
-    encoder = [(f"encoder.{n}", [n - 1]) for n in range(count)]
-    decoder = [(f"decoder.{n}", [count + n - 1, count - 1]) for n in range(1, count)]
-    return step_of([*encoder, ("decoder.0", [-1, count - 1]), *decoder])
-
-
-def ladder(depth: int) -> Graph:
-    """A way down and a way up, each step of which reads one of the way down, the last first."""
-    down = [(f"down.{n}", [n - 1]) for n in range(depth)]
-    up = [(f"up.{n}", [depth + n - 1, depth - 1 - n]) for n in range(depth)]
-    return step_of([*down, *up])
 
 
 def sent(stack: Any) -> dict[tuple[int, int], tuple[float, float]]:
@@ -227,3 +192,16 @@ def test_backward_stands_with_forward() -> None:
     backward = np.flatnonzero((graph.phase == Phase.BACKWARD) & (partner >= 0))
     differs = backward[layer[backward] != layer[partner[backward]]]
     assert all("sum" in graph.op_names[op] for op in differs.tolist())
+
+
+def test_towers_stand_one_after_the_other() -> None:
+    stack = find_layers(towers(2))
+    assert stack.crossings is not None
+    passed = sent(stack)
+    assert (2, 3) not in passed  # the second begins with what the embedding made
+    # Both towers' gradients of it are added up in the first of them.
+    assert passed[0, 3] == (WIDE * 4, 0)
+    assert passed[1, 3] == (0, WIDE * 4)
+    assert stack.crossings.reads_of(range(2, 3), range(3, 4)) == (False, False)
+    assert stack.crossings.reads_of(range(3), range(3, 5)) == (True, False)
+    assert stack.crossings.reads_of(range(3, 5), range(3)) == (False, True)

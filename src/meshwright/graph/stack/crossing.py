@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.array import Bools, Floats, Ints, freeze_arrays
+from meshwright.array import Bools, Floats, Ints, Longs, freeze_arrays
 from meshwright.graph.graph import Graph, Phase
 
 
@@ -104,6 +104,24 @@ class Crossings:
             StageLink(*pair, ByteLine(*sizes[0].tolist()), ByteLine(*sizes[1].tolist()))
             for pair, sizes in sorted(found.items())
         ]
+
+    def reads_of(self, one: range, other: range) -> tuple[bool, bool]:
+        """Whether some of these layers make what one of the others reads: in forward, and gradients
+        in backward."""
+        counts = self._read_counts
+        below, above = counts[:, :, other.start], counts[:, :, other.stop]
+        forward, backward = (above - below)[:, one.stop] - (above - below)[:, one.start]
+        return bool(forward), bool(backward)
+
+    @cached_property
+    def _read_counts(self) -> Longs:
+        """Of forward and of backward: how many tensors, counted once a layer that reads them, go
+        from layers before one to layers before another."""
+        counts = np.zeros((2, self.num_layers + 1, self.num_layers + 1), dtype=np.int64)
+        row, reader = np.nonzero(self.reads)
+        way = self.is_gradient[row].astype(np.int64)
+        np.add.at(counts, (way, self.source[row] + 1, reader + 1), 1)
+        return np.asarray(counts.cumsum(axis=1).cumsum(axis=2))
 
     def of(self, first: int, after: int) -> StageBytes:
         """What the layers from one to the one before another have to do with others."""

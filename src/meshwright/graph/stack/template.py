@@ -78,11 +78,13 @@ def _after_sums(graph: Graph, op: int) -> Ints:
 
 def _copied_updates(graph: Graph, inside: Bools) -> tuple[Ints, Ints]:
     """Gradients whose sum with a copy's is made elsewhere, and this layer's updates with it."""
-    found = {
-        int(update): tensor
-        for tensor, updates in _sums_elsewhere(graph, inside)
-        for update in updates[inside[updates]]
-    }
+    found: dict[int, int] = {}
+    for tensor, updates in _sums_elsewhere(graph, inside):
+        here = updates[inside[updates]]
+        if len(here) > 1:  # copies in this layer, too: each has its own gradient
+            same = graph.group[here] == graph.group[graph.tensor_source[tensor]]
+            here = here[same] if same.any() else here
+        found.update(dict.fromkeys(here.tolist(), tensor))
     tensors, own = list(found.values()), list(found)
     return np.array(tensors, dtype=np.int32), np.array(own, dtype=np.int32)
 
