@@ -47,7 +47,7 @@ SCOPES = [
 CASES = [(model, chosen) for chosen in SCOPES for model in MODELS]
 
 
-@pytest.mark.parametrize("case", few(CASES, *CASES[:10]), ids=str)
+@pytest.mark.parametrize("case", few(CASES, *CASES[1:10]), ids=str)
 def test_the_plan_equals_brute_force(case: tuple[str, dict[str, Any]]) -> None:
     model, chosen = case
     graph, cluster, scope = MODELS[model], small_cluster(2, 2, 3e11, 1e10), scope_of(**chosen)
