@@ -227,6 +227,28 @@ class NormedUNet(nn.Module):
         return F.mse_loss(self.leave(torch.cat((self.up(self.down(a)), a), 1)), x)
 
 
+class Ladder(nn.Module):
+    """A way down, a way up, and long skips between them."""
+
+    def __init__(self, depth: int = 3, wide: int = 4) -> None:
+        super().__init__()
+        self.enter = nn.Conv2d(1, wide, 3, padding=1)
+        self.down = nn.ModuleList(nn.Conv2d(wide, wide, 3, padding=1) for _ in range(depth))
+        self.up = nn.ModuleList(nn.Conv2d(2 * wide, wide, 3, padding=1) for _ in range(depth))
+        self.leave = nn.Conv2d(wide, 1, 1)
+
+    def forward(self, x: Any) -> Any:
+        y = self.enter(x)
+        kept = []
+        for layer in self.down:
+            kept.append(y)
+            y = F.gelu(layer(F.avg_pool2d(y, 2)))
+        for layer in self.up:
+            y = torch.cat((F.interpolate(y, scale_factor=2.0), kept.pop()), 1)
+            y = F.gelu(layer(y))
+        return F.mse_loss(self.leave(y), x)
+
+
 class Experts(nn.Module):
     """A gate picks two of four experts; all run, in one grouped product."""
 
@@ -397,6 +419,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]
     "biased": (Biased, _ids(40)),
     "masked": (Masked, _ids(40)),
     "unet": (UNet, lambda: (torch.randn(BATCH, 1, 8, 8),)),
+    "ladder": (Ladder, lambda: (torch.randn(BATCH, 1, 8, 8),)),
     "inception": (
         Inception,
         lambda: (torch.randn(BATCH, 3, 6, 6), torch.randint(0, 5, (BATCH,))),

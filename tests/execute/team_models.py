@@ -147,8 +147,8 @@ HUB: dict[str, Callable[[], Made]] = {
 SORTED = {"sorted": "two of four", "sorted-mixtral": "mixtral"}
 """Models with experts that tokens are sorted by, as `expert_models` calls them."""
 UNLAYERED = (
-    "unet", "odd", "inception", "experts", "fourier", "recurrent", "perceptron", "dropping",
-    "residual", "normed", "normed unet", "t5", "t5-untied", "t5-dropping",
+    "unet", "odd", "experts", "fourier", "recurrent", "perceptron", "dropping",
+    "residual", "normed",
 )  # fmt: skip
 """Models without layers that teams could divide; stages are blocks of their chain of ops."""
 

@@ -205,26 +205,6 @@ def test_a_model_without_repeated_layers_is_refused_in_one_line() -> None:
     assert "\n" not in str(info.value)
 
 
-def test_an_encoder_with_a_decoder_is_refused() -> None:
-    with pytest.raises(InputError, match=r"one chain of repeated layers, found decoder.# and enc"):
-        find_layers(load_shipped("transformer"))
-    with pytest.raises(InputError, match=r"give it gradients \(a decoder and its encoder\)"):
-        find_layers(anonymous(load_shipped("transformer")))
-
-
-def test_layers_that_skip_one_are_refused() -> None:
-    skipped: list[Value] = []
-
-    def skip(step: StepBuilder, name: str, x: Value) -> Value:
-        y = block(32)(step, name, x)
-        skipped.append(y)
-        earlier = skipped[-3] if len(skipped) > 2 else x
-        return add(step, f"{name}.skip", [y, earlier], 4 * HIDDEN)
-
-    with pytest.raises(InputError, match=r"layers must form a chain, but op 'h.2.skip' of layer 3"):
-        find_layers(chain_of([skip] * 4))
-
-
 def test_a_perceptron_is_a_chain_of_layers() -> None:
     graph = mlp("mlp", 8, (16, 16, 16, 16, 16))
     assert find_layers(graph).num_layers >= 4

@@ -21,8 +21,9 @@ from meshwright.cost.layer.mode import Recompute
 from meshwright.cost.layer.price import price_layer
 from meshwright.cost.layer.result import Axis, LayerCost, TeamCall
 from meshwright.cost.layer.team import Team
+from meshwright.cost.passage import Passage, num_ways, passage_in_chain, passage_in_line
 from meshwright.cost.runtime import MESHWRIGHT, Runtime
-from meshwright.graph.graph import Graph, Phase
+from meshwright.graph.graph import Phase
 from meshwright.graph.stack.stack import LayerKind, Stack
 
 BUCKET_BYTES = 25.0 * 2**20
@@ -87,7 +88,8 @@ class StageCost:
     forward_host_seconds: float = 0.0
     """What a device's host takes to launch one microbatch's forward."""
     output_bytes: float
-    """To the next stage, of the whole team; the gradient that comes back is as large."""
+    """To the next stage, of the whole team; the gradient that comes back is as large. Where layers
+    stand in line, all that crosses the cut behind the stage."""
     is_scattered: bool
     """Whether members of a tensor team hold different rows of the output (`sequence`)."""
     synchronisations: tuple[Synchronisation, ...]
@@ -218,6 +220,7 @@ def _cost_on(
     divided = stage.num_holders if stage.zero >= 1 else 1
     summing = Collective.REDUCE_SCATTER if stage.zero == 1 else Collective.ALL_REDUCE
     forward_host, backward_host = _call_host_seconds(stack, stage)
+    passage = _passage(stack, stage, layers, kind)
     return StageCost(
         forward_seconds=busy[0] + forward_zero,
         backward_seconds=busy[1] + backward_zero,
@@ -226,7 +229,7 @@ def _cost_on(
         backward_call_seconds=backward + backward_zero,
         host_seconds=_total(layers, "host_seconds") + forward_host + backward_host,
         forward_host_seconds=_total(layers, "forward_host_seconds") + forward_host,
-        output_bytes=layers[-1].output_bytes,
+        output_bytes=passage.output_bytes,
         is_scattered=stage.team.sequence,
         # Under ZeRO 2 and 3 gradients are scattered in every backward.
         synchronisations=once(network, stage.axes, summing, "gradient", layers)
@@ -238,7 +241,7 @@ def _cost_on(
         else (),
         update_seconds=_total(layers, "update_seconds") / divided,
         update_host_seconds=_update_host_seconds(kinds) * kind.launch_share,
-        memory=_memory(stack, stage, layers, kind),
+        memory=_memory(stage, layers, kind, passage),
         calls=_calls(stage, layers),
         shards=shards,
         flops=_total(layers, "flops"),
@@ -317,9 +320,10 @@ def _calls(stage: Stage, layers: Sequence[LayerCost]) -> frozenset[GroupCall]:
 
 
 def _memory(
-    stack: Stack, stage: Stage, layers: Sequence[LayerCost], kind: DeviceType
+    stage: Stage, layers: Sequence[LayerCost], kind: DeviceType, passage: Passage
 ) -> StageMemory:
     dense, experts = stage.num_holders, stage.num_expert_holders
+    spread = stage.width if stage.team.sequence else stage.team.context
 
     def whole(what: str, least_zero: int) -> float:
         """Dense and expert bytes, divided from that ZeRO stage on."""
@@ -332,9 +336,10 @@ def _memory(
         gradient_bytes=whole("gradient", 2),
         optimiser_bytes=whole("optimiser", 1),
         saved_bytes=_total(layers, "saved_bytes"),
-        workspace_bytes=max(layer.workspace_bytes for layer in layers),
+        workspace_bytes=max(layer.workspace_bytes for layer in layers)
+        + passage.over_bytes / spread,
         buffer_bytes=_buffer_bytes(stage, layers),
-        transfer_bytes=_transfer_bytes(stack, stage, layers, kind),
+        transfer_bytes=passage.transfer_bytes / spread,
         library_bytes=kind.library_bytes,
     )
 
@@ -356,24 +361,13 @@ def _buffer_bytes(stage: Stage, layers: Sequence[LayerCost]) -> float:
     return buffer
 
 
-def num_ways(graph: Graph) -> int:
-    """How often a microbatch passes between two stages: gradients go back, which inference has
-    not."""
-    return 1 if graph.is_inference else 2
-
-
-def _transfer_bytes(
-    stack: Stack, stage: Stage, layers: Sequence[LayerCost], kind: DeviceType
-) -> float:
-    """At either end of a stage something is received ahead while something else is sent; of
-    inference one of the two."""
-    ways = num_ways(stack.graph)
-    first, after = stage.layers.start, stage.layers.stop
-    passed = 0.0
-    if first > 0:
-        before = stack.kinds[stack.layers[first - 1]]
-        cost = price_layer(before, stage.team, stage.recompute, kind, stage.samples)
-        passed += ways * cost.output_bytes + stack.side_bytes_at(stage.samples)
-    if after < stack.num_layers:
-        passed += ways * layers[-1].output_bytes + stack.side_bytes_at(stage.samples)
-    return passed / (stage.width if stage.team.sequence else stage.team.context)
+def _passage(stack: Stack, stage: Stage, layers: Sequence[LayerCost], kind: DeviceType) -> Passage:
+    """What goes in and out, of the whole team."""
+    if stack.crossings is not None:
+        return passage_in_line(stack.crossings, stage.layers, stage.samples)
+    before = 0.0
+    if stage.layers.start > 0:
+        previous = stack.kind_of(stage.layers.start - 1)
+        cost = price_layer(previous, stage.team, stage.recompute, kind, stage.samples)
+        before = cost.output_bytes
+    return passage_in_chain(stack, stage.layers, stage.samples, before, layers[-1].output_bytes)

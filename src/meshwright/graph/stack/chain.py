@@ -1,14 +1,16 @@
-"""Gives every op a layer, and checks that layers form a chain.
+"""Gives every op a layer, and checks that layers form a chain, or at least stand in line.
 
 Starts from forward ops that are numbered by layer. What is not numbered goes with what it reads:
 before the first layer it is the embedding, after the last the head. Backward ops stand with their
-forward ops, updates with their gradients.
+forward ops, updates with their gradients. In a chain a layer reads the one before it, side inputs
+aside; in a line any that stand before it, as a decoder does its encoder.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.array import marked
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Bools, Graph, Ints, Phase
 
@@ -17,7 +19,7 @@ _HEAD = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerChain:
-    """Layers along the chain."""
+    """Layers along the chain, or in line."""
 
     layer: Ints
     """The number of the layer that each op belongs to."""
@@ -25,15 +27,20 @@ class LayerChain:
     is_side: Bools
     """Tensors that layers read from afar, without a gradient: masks, rotary tables."""
     is_boundary: Bools
-    """Tensors of forward that the next layer reads."""
+    """Tensors of forward that the next layer reads; of a line, that any later one does."""
 
 
-def make_chain(graph: Graph, numbered: Ints, num_layers: int) -> LayerChain:
-    """Every op's layer; InputError where a layer reads another than its neighbour."""
+def make_chain(
+    graph: Graph, numbered: Ints, num_layers: int, *, is_line: bool = False
+) -> LayerChain:
+    """Every op's layer; InputError where a layer reads another than its neighbour, or, of a line,
+    one that stands after it."""
     layer = _place_forward(graph, numbered, num_layers)
     layer = _complete_last(graph, layer, numbered, num_layers)
     layer = _place_backward(graph, layer)
+    layer = _raise_backward(graph, layer) if is_line else layer
     layer = _place_sums(graph, layer)
+    layer = _place_far_sums(graph, layer) if is_line else layer
     layer = _place_updates(graph, layer)
     if layer.min() < 0:
         op = graph.op_names[int(layer.argmin())]
@@ -42,7 +49,7 @@ def make_chain(graph: Graph, numbered: Ints, num_layers: int) -> LayerChain:
             f"nor what it reads is in one"
         )
     layer = layer if (layer == 0).any() else layer - 1  # no embedding
-    return _checked(graph, layer)
+    return _check_line(graph, layer) if is_line else _checked(graph, layer)
 
 
 def _place_forward(graph: Graph, numbered: Ints, num_layers: int) -> Ints:
@@ -150,14 +157,45 @@ def _move(arrives: dict[int, list[int]], op: int, layer: Ints) -> None:
             layer[op] += 1
 
 
+def _raise_backward(graph: Graph, layer: Ints) -> Ints:
+    """Backward of what a layer made is not before it: where ops without a gradient run after a
+    norm, capture may take one of them for the forward op of its backward."""
+    layer = layer.copy()
+    source, reader = graph.edges
+    uses = (graph.phase[source] == Phase.FORWARD) & (graph.phase[reader] == Phase.BACKWARD)
+    np.maximum.at(layer, reader[uses], layer[source[uses]])
+    return layer
+
+
+def _place_far_sums(graph: Graph, layer: Ints) -> Ints:
+    """A sum of gradients stands in the first of the layers that they come from.
+
+    So that one gradient passes between two layers for each tensor: where all layers of a decoder
+    read the encoder, the sum so far is handed on from one to the one before. Branches side by side
+    may be summed in another order than that in which they stand.
+    """
+    layer = layer.copy()
+    backward = np.flatnonzero((graph.phase == Phase.BACKWARD) & (graph.group < 0))
+    for op in backward[graph.product_count[backward] == 0].tolist():
+        sources = graph.predecessors[op]
+        if len(sources) > 1 and np.all(graph.phase[sources] == Phase.BACKWARD):
+            layer[op] = layer[sources].min()
+    return layer
+
+
 def _place_updates(graph: Graph, layer: Ints) -> Ints:
     layer = layer.copy()
     # by group the layer of its weights: the first op's that holds some, else the first's at all
     users = np.flatnonzero((graph.group >= 0) & (graph.phase == Phase.FORWARD))[::-1]
     holders = users[graph.parameter_bytes[users] > 0]
     owner = {int(graph.group[op]): int(layer[op]) for op in (*users, *holders)}
-    for op in np.flatnonzero(graph.phase == Phase.UPDATE).tolist():
+    updates = np.flatnonzero(graph.phase == Phase.UPDATE)
+    for op in updates.tolist():
         layer[op] = _update_layer(graph, layer, op, owner)
+    for op in updates[::-1].tolist():  # of several sums all stand with the last
+        after = graph.successors[op]
+        if len(after) == 1 and len(graph.successors[after[0]]):
+            layer[op] = layer[after[0]]
     return layer
 
 
@@ -197,7 +235,34 @@ def _checked(graph: Graph, layer: Ints) -> LayerChain:
     returned = np.unique(tensor[~is_weight & ~forward & (step == 1)])
     _refuse_side_gradients(graph, layer, is_side, is_boundary, returned)
     return LayerChain(
-        layer=layer, num_layers=int(layer.max()) + 1, is_side=is_side, is_boundary=is_boundary
+        layer=layer,
+        num_layers=int(layer.max()) + 1,
+        is_side=is_side,
+        is_boundary=is_boundary,
+    )
+
+
+def _check_line(graph: Graph, layer: Ints) -> LayerChain:
+    """Side inputs are what the embedding makes for other layers than the next and has no gradient
+    of: the ops that make it have no backward."""
+    tensor, reader = graph.use_tensor, graph.use_op
+    source = graph.tensor_source[tensor]
+    start, end = layer[source], layer[reader]
+    is_weight = graph.tensor_partial[tensor] | (graph.phase[source] == Phase.UPDATE)
+    is_weight |= graph.phase[reader] == Phase.UPDATE
+    forward = graph.phase[source] == Phase.FORWARD
+    bad = np.flatnonzero(~is_weight & np.where(forward, end < start, end > start))
+    if len(bad):
+        raise _error(graph, layer, int(bad[0]), "stand in line")
+    learns = marked(graph.num_ops, graph.partner[graph.partner >= 0])
+    is_side = marked(graph.num_tensors, tensor[~is_weight & forward & (start == 0) & (end > 1)])
+    is_side &= ~learns[graph.tensor_source]
+    passes = ~is_weight & forward & (end > start) & (graph.phase[reader] == Phase.FORWARD)
+    return LayerChain(
+        layer=layer,
+        num_layers=int(layer.max()) + 1,
+        is_side=is_side,
+        is_boundary=marked(graph.num_tensors, tensor[passes]) & ~is_side,
     )
 
 
@@ -219,9 +284,9 @@ def _refuse_side_gradients(
         )
 
 
-def _error(graph: Graph, layer: Ints, use: int) -> InputError:
+def _error(graph: Graph, layer: Ints, use: int, rule: str = "form a chain") -> InputError:
     source, reader = graph.tensor_source[graph.use_tensor[use]], graph.use_op[use]
     return InputError(
-        f"graph {graph.name}: layers must form a chain, but op {quoted(graph.op_names[reader])} of "
+        f"graph {graph.name}: layers must {rule}, but op {quoted(graph.op_names[reader])} of "
         f"layer {layer[reader]} reads op {quoted(graph.op_names[source])} of layer {layer[source]}"
     )

@@ -1,8 +1,9 @@
 """Finds the layers that a model repeats.
 
 Numbered module paths propose layers, or names of ops, or where neither helps ops that repeat; then
-structure decides: layers of one kind are alike op by op, and layers form a chain. A model with an
-encoder and a decoder is refused.
+structure decides: layers of one kind are alike op by op, and layers form a chain. Where they form
+none, as with an encoder and its decoder or connections that skip layers, the layers of all chains
+stand in one line, in which each may read any that stand before it.
 """
 
 from collections.abc import Iterator
@@ -12,18 +13,24 @@ from math import fsum
 import numpy as np
 
 from meshwright.errors import InputError, quoted
-from meshwright.graph.graph import Graph
+from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.stack.chain import LayerChain, make_chain
+from meshwright.graph.stack.crossing import Crossings, find_crossings
 from meshwright.graph.stack.kind import make_kind
-from meshwright.graph.stack.name import Numbering, find_numberings, find_rival
-from meshwright.graph.stack.repeat import find_repetition
+from meshwright.graph.stack.line import join_chains
+from meshwright.graph.stack.name import Numbering, find_chains, find_numberings, find_rival
+from meshwright.graph.stack.repeat import find_repetition, find_repetitions
 from meshwright.graph.stack.stack import LayerKind, Stack
 from meshwright.graph.stack.template import Excerpt, excerpt, key_of, make_template, tied_bytes
+
+_LEAST_SHARE = 0.5
+"""Of the FLOPs of forward, what layers in line do at the least: else they are parts of layers, such
+as queries, keys and values."""
 
 
 @lru_cache(maxsize=16)
 def find_layers(graph: Graph) -> Stack:
-    """The graph as a chain of layers; InputError where a model repeats none.
+    """The graph as a line of layers; InputError where a model repeats none.
 
     The same graph gives the same stack, object by object, so that what is known of its kinds of
     layers, such as their prices, is found again.
@@ -34,19 +41,22 @@ def find_layers(graph: Graph) -> Stack:
             f"{quoted(graph.mixing_op)} mixes the samples of a batch"
         )
     _check_phases(graph)
-    refusal: InputError | None = None
-    for numbering in _proposals(graph):
+    rival = _find_rival(graph)
+    refusal = rival
+    for numbering, is_line in _proposals(graph, has_rival=rival is not None):
         try:
-            chain = make_chain(graph, numbering.layer, numbering.num_layers)
+            chain = make_chain(graph, numbering.layer, numbering.num_layers, is_line=is_line)
         except InputError as error:
-            refusal = refusal or error
+            refusal = error if is_line else refusal or error
             continue
+        crossings = find_crossings(graph, chain.layer, graph.tensor_partial) if is_line else None
         parts = [excerpt(graph, chain, layer) for layer in range(chain.num_layers)]
-        if _repeats(graph, parts[_inner_layers(chain, numbering)]):
+        skips = crossings is not None and crossings.skips
+        if skips or _repeats(graph, parts[_inner_layers(chain, numbering)]):
             place: dict[object, int] = {}
             keys = [key_of(graph, chain, part) for part in parts]
             numbers = [place.setdefault(key, len(place)) for key in keys]
-            stack = _make_stack(graph, chain, parts, numbers)
+            stack = _make_stack(graph, chain, parts, numbers, crossings)
             _check_groups(stack)
             return stack
     raise refusal or InputError(
@@ -56,7 +66,7 @@ def find_layers(graph: Graph) -> Stack:
 
 
 def has_layers(graph: Graph) -> bool:
-    """Whether the graph is a chain of layers, some of which repeat."""
+    """Whether the graph is a line of layers, some of which repeat."""
     try:
         find_layers(graph)
     except InputError:
@@ -83,19 +93,30 @@ def _check_phases(graph: Graph) -> None:
         )
 
 
-def _proposals(graph: Graph) -> Iterator[Numbering]:
+def _find_rival(graph: Graph) -> InputError | None:
+    """Why layers that are named form no single chain; None: they may, or none are named."""
     named = find_numberings(graph)
-    if named:
-        rival = find_rival(graph, named[0])
-        if rival is not None:
-            raise InputError(
-                f"graph {graph.name}: must have one chain of repeated layers, "
-                f"found {named[0].pattern} and {rival}"
-            )
-    yield from named
-    repeated = find_repetition(graph)
-    if repeated is not None:
-        yield repeated
+    rival = find_rival(graph, named[0]) if named else None
+    if rival is None:
+        return None
+    return InputError(
+        f"graph {graph.name}: must have one chain of repeated layers, or chains whose layers do "
+        f"not need each other, found {named[0].pattern} and {rival}"
+    )
+
+
+def _proposals(graph: Graph, *, has_rival: bool) -> Iterator[tuple[Numbering, bool]]:
+    """Numberings, each with whether its layers stand in line; chains come first."""
+    if not has_rival:
+        yield from ((each, False) for each in find_numberings(graph))
+        repeated = find_repetition(graph)
+        if repeated is not None:
+            yield repeated, False
+    work = float(graph.flops[graph.phase == Phase.FORWARD].sum())
+    for chains in (find_chains(graph), find_repetitions(graph)):
+        line = join_chains(graph, chains) if chains else None
+        if line is not None and line.flops > _LEAST_SHARE * work:
+            yield from ((line, is_line) for is_line in (False, True))
 
 
 def _inner_layers(chain: LayerChain, numbering: Numbering) -> slice:
@@ -111,7 +132,13 @@ def _repeats(graph: Graph, layers: list[Excerpt]) -> bool:
     return 2 * alike > len(ops) and alike > 1
 
 
-def _make_stack(graph: Graph, chain: LayerChain, parts: list[Excerpt], numbers: list[int]) -> Stack:
+def _make_stack(
+    graph: Graph,
+    chain: LayerChain,
+    parts: list[Excerpt],
+    numbers: list[int],
+    crossings: Crossings | None,
+) -> Stack:
     made: list[LayerKind] = []
     for number in range(max(numbers) + 1):
         layers = [layer for layer, each in enumerate(numbers) if each == number]
@@ -132,6 +159,7 @@ def _make_stack(graph: Graph, chain: LayerChain, parts: list[Excerpt], numbers: 
         fixed_side_bytes=float((graph.fixed_tensor_bytes * chain.is_side).sum()),
         tied_bytes=fsum(tied_bytes(graph, update) for update in parts[-1].tied)
         + float(graph.tensor_bytes[parts[0].copied_gradients].sum()),
+        crossings=crossings,
     )
 
 

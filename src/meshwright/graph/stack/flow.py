@@ -78,8 +78,8 @@ class FeatureFlow:
         self.is_expert: Bools = is_expert(self.graph)
         self.attends: Bools = attends(self.graph)
         self.is_cast: Bools = is_cast(self.graph)
-        self.table = _table(layer)
-        """The op whose rows are divided by vocabulary; -1: none."""
+        self.tables = _tables(layer)
+        """The ops whose rows are divided by vocabulary."""
 
     def run(self) -> None:
         """Walk, then refuse products whose features nothing sums over, or that leave."""
@@ -111,7 +111,7 @@ class FeatureFlow:
             self.columns.add(op)
             self._give(op, FeatureState.CUT, frozenset((op,)))
             self.role[op] = Role.EXPERT if self.is_expert[op] else Role.INNER
-        elif op == self.table:
+        elif op in self.tables:
             self._give(op, FeatureState.STREAM)
             self.role[op] = Role.INNER
         elif (states == FeatureState.STREAM).any() or self.graph.parameter_bytes[op] > 0:
@@ -253,14 +253,20 @@ def find_flow(layer: Template) -> FeatureFlow:
         candidates -= flow.refused
 
 
-def _table(layer: Template) -> int:
-    """The largest table that rows are looked up in; -1: none.
+def _tables(layer: Template) -> frozenset[int]:
+    """Look-ups in the largest table that rows are looked up in, and in copies of it, as an encoder
+    and a decoder have of one.
 
     Only where the layer has no product, as the embedding: rows of the vocabulary are divided there.
     """
     graph = layer.graph
-    forward = (graph.phase == Phase.FORWARD) & (graph.parameter_bytes > 0)
-    looked_up = forward & ~is_product(graph) & (graph.parameter_bytes > graph.fixed_bytes_read)
+    forward = (graph.phase == Phase.FORWARD) & ~is_product(graph)
+    looked_up = forward & (graph.parameter_bytes > 0)
+    looked_up &= graph.parameter_bytes > graph.fixed_bytes_read
     if not looked_up.any() or layer.is_input.any():
-        return -1
-    return int(np.argmax(np.where(looked_up, graph.parameter_bytes, 0.0)))
+        return frozenset()
+    first = int(np.argmax(np.where(looked_up, graph.parameter_bytes, 0.0)))
+    _, codes = graph.kind_codes
+    same = forward & (graph.group == graph.group[first]) & (graph.group[first] >= 0)
+    same |= looked_up & (graph.parameter_bytes == graph.parameter_bytes[first])
+    return frozenset(np.flatnonzero(same & (codes == codes[first])).tolist())

@@ -35,14 +35,36 @@ def find_numberings(graph: Graph) -> list[Numbering]:
 
     A pattern that does not lie within the first is left out: layers of another kind of chain.
     """
+    found = _all_numberings(graph)
+    return [each for each in found if each.pattern.startswith(found[0].pattern)]
+
+
+def find_chains(graph: Graph) -> list[Numbering]:
+    """Numberings of which none lies within another, as an encoder's and a decoder's, but for those
+    with less work than half a layer of the largest."""
+    found = _all_numberings(graph)
+    outer = [
+        each
+        for each in found
+        if not any(each.pattern.startswith(other.pattern) for other in found if other is not each)
+    ]
+    return [each for each in outer if is_large(each, outer[0])]
+
+
+def is_large(one: Numbering, chosen: Numbering) -> bool:
+    """Whether a chain has enough work that its ops should not all be in one layer with others."""
+    return one.flops * chosen.num_layers >= _RIVAL_SHARE * chosen.flops
+
+
+def _all_numberings(graph: Graph) -> list[Numbering]:
+    """Those with two instances or more, the one with the most FLOPs first."""
     patterns: dict[str, dict[int, tuple[int, ...]]] = {}
     for op in np.flatnonzero(graph.phase == Phase.FORWARD).tolist():
         for pattern, instance in _numbered(_path(graph, op)):
             patterns.setdefault(pattern, {})[op] = instance
     found = [_number(graph, pattern, ops) for pattern, ops in patterns.items()]
     found = [each for each in found if each.num_layers > 1]
-    found.sort(key=lambda each: (-each.flops, each.pattern.count("#"), each.pattern))
-    return [each for each in found if each.pattern.startswith(found[0].pattern)]
+    return sorted(found, key=lambda each: (-each.flops, each.pattern.count("#"), each.pattern))
 
 
 def find_rival(graph: Graph, chosen: Numbering) -> str | None:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from meshwright.array import places_in
 from meshwright.graph.graph import Floats, Graph, Ints, Phase
-from meshwright.graph.stack.name import Numbering
+from meshwright.graph.stack.name import Numbering, is_large
 
 _MAX_PERIODS = 200
 """Distances that are tried; a real model has a few."""
@@ -16,7 +16,25 @@ _MAX_PERIODS = 200
 
 def find_repetition(graph: Graph) -> Numbering | None:
     """The longest run of forward ops that repeats with one period, cut where least crosses."""
-    forward = np.flatnonzero(graph.phase == Phase.FORWARD).astype(np.int32)
+    return _find_among(graph, np.flatnonzero(graph.phase == Phase.FORWARD).astype(np.int32))
+
+
+def find_repetitions(graph: Graph) -> list[Numbering]:
+    """That run, and the longest ones before and after it, but for those with little work."""
+    waiting = [np.flatnonzero(graph.phase == Phase.FORWARD).astype(np.int32)]
+    found: list[Numbering] = []
+    while waiting:
+        ops = waiting.pop()
+        run = _find_among(graph, ops)
+        if run is None or (found and not is_large(run, found[0])):
+            continue
+        found.append(run)
+        inside = np.flatnonzero(run.layer[ops] >= 0)
+        waiting += [each for each in (ops[: inside[0]], ops[inside[-1] + 1 :]) if len(each)]
+    return found
+
+
+def _find_among(graph: Graph, forward: Ints) -> Numbering | None:
     codes = _signatures(graph, forward)
     best: tuple[int, int, int] | None = None
     for period in _periods(graph, forward, codes):

@@ -24,8 +24,8 @@ def find_roles(layer: Template, flow: FeatureFlow) -> Roles:
     for op in np.flatnonzero(graph.phase == Phase.BACKWARD).tolist():
         if op >= layer.num_entering:
             _visit_backward(graph, flow, products, op, role, is_cut)
-    if flow.table >= 0:
-        _cut_table(graph, flow.table, role, is_cut, is_weight)
+    for table in sorted(flow.tables):
+        _cut_table(graph, table, role, is_cut, is_weight)
     experts = role[graph.tensor_source] == Role.EXPERT
     for op in np.flatnonzero(graph.phase == Phase.UPDATE).tolist():
         gradients = graph.inputs[op]
@@ -42,7 +42,7 @@ def find_roles(layer: Template, flow: FeatureFlow) -> Roles:
         has_rows=grows & ~is_weight,
         is_expert=experts,
         is_weight=is_weight,
-        reduced=np.concatenate((rows, _made(graph, {flow.table} - {-1}))),
+        reduced=np.concatenate((rows, _made(graph, flow.tables))),
         spread=_read(graph, flow, flow.columns),
         dispatched=_dispatched(graph, flow),
     )
@@ -65,7 +65,7 @@ def _visit_backward(
     elif partner in flow.rows:
         gives_cut = reads_cut or (multiplies and not weighs)
     else:
-        gives_cut = partner != flow.table and (role[partner] != Role.WHOLE or reads_cut)
+        gives_cut = partner not in flow.tables and (role[partner] != Role.WHOLE or reads_cut)
     works_cut = gives_cut or (partner in flow.columns and reads_cut)
     role[op] = (role[partner] or Role.INNER) if works_cut else Role.WHOLE
     is_cut[outputs] = gives_cut

@@ -1,4 +1,4 @@
-"""A model as a chain of layers, and what one layer of each kind is made of.
+"""A model as a line of layers, and what one layer of each kind is made of.
 
 Says which op belongs to which layer and how a team of devices can divide it. Knows no devices and
 no times.
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.graph.graph import Bools, Floats, Graph, Ints
+from meshwright.graph.stack.crossing import Crossings
 from meshwright.kernel.row import gather_rows
 
 Codes = npt.NDArray[np.int8]
@@ -129,7 +130,8 @@ class LayerKind(Template, Roles):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stack:
-    """A model as a chain of layers. Side inputs aside, a layer speaks to its neighbours only."""
+    """A model as a line of layers. Side inputs aside, a layer speaks to its neighbours only, where
+    they form a chain."""
 
     graph: Graph
     kinds: tuple[LayerKind, ...]
@@ -147,6 +149,8 @@ class Stack:
     tied_bytes: float
     """Weights that the first and the last layer share. Both layers count them as their own, since
     each needs a copy unless one device holds both; zero: none."""
+    crossings: Crossings | None = None
+    """What layers make for others; None: they form a chain, in which `boundary_bytes` says it."""
 
     @property
     def num_layers(self) -> int:

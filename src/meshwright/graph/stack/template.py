@@ -64,19 +64,28 @@ def _sums_elsewhere(graph: Graph, inside: Bools) -> Iterator[tuple[int, Ints]]:
         for reader in graph.readers[tensor].tolist():
             if inside[reader]:
                 continue
-            # in a captured step a sum of both gradients stands between
-            after = graph.successors[reader]
-            ends = after if len(after) else np.array([reader], dtype=np.int32)
+            # in a captured step sums of the gradients stand between, one less than there are uses
+            ends = _after_sums(graph, reader)
             yield tensor, ends[graph.phase[ends] == Phase.UPDATE]
+
+
+def _after_sums(graph: Graph, op: int) -> Ints:
+    """What reads the last of the sums that follow one another; the op itself where nothing does."""
+    after = graph.successors[op]
+    while len(after) == 1 and len(graph.successors[after[0]]):
+        after = graph.successors[after[0]]
+    return after if len(after) else np.array([op], dtype=np.int32)
 
 
 def _copied_updates(graph: Graph, inside: Bools) -> tuple[Ints, Ints]:
     """Gradients whose sum with a copy's is made elsewhere, and this layer's updates with it."""
-    found = {
-        int(update): tensor
-        for tensor, updates in _sums_elsewhere(graph, inside)
-        for update in updates[inside[updates]]
-    }
+    found: dict[int, int] = {}
+    for tensor, updates in _sums_elsewhere(graph, inside):
+        here = updates[inside[updates]]
+        if len(here) > 1:  # copies in this layer, too: each has its own gradient
+            same = graph.group[here] == graph.group[graph.tensor_source[tensor]]
+            here = here[same] if same.any() else here
+        found.update(dict.fromkeys(here.tolist(), tensor))
     tensors, own = list(found.values()), list(found)
     return np.array(tensors, dtype=np.int32), np.array(own, dtype=np.int32)
 

@@ -13,42 +13,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Bools, Floats, Longs, Records
+from meshwright.array import Floats, Longs, Records
 from meshwright.cost.stage import MAX_BUCKETS
 from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Kind, blank_rows
 from meshwright.program.schedule import Action
+from meshwright.program.team.boundary import Boundary
 from meshwright.program.team.stage import TeamStage
 from meshwright.program.team.unit import StageUnits, UnitGraph
-
-_NEAR = 1e-9
-"""Shares of a batch closer than this are the same row."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Boundary:
-    """Between a stage and the next: the pairs of teams that share rows."""
-
-    before: Longs
-    """A replica of the stage, one a pair ..."""
-    after: Longs
-    """... and one of the next."""
-    forward_bytes: Floats
-    """Of one microbatch, from team to team."""
-    backward_bytes: Floats
-    is_local: Bools
-    """Whether one team runs both: nothing is sent."""
-    rows_from: Floats
-    rows_to: Floats
-
-    @property
-    def sent(self) -> Longs:
-        """The pairs between which something is sent."""
-        return np.flatnonzero(~self.is_local)
-
-    @property
-    def kept(self) -> Longs:
-        """The pairs of one team that runs both stages, between which nothing is sent."""
-        return np.flatnonzero(self.is_local)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,11 +64,6 @@ class UnitWork:
     def num_units(self) -> int:
         """How many instructions run units, on all replicas of all stages."""
         return int(self.unit_start[-1])
-
-    @property
-    def sent_actions(self) -> tuple[Action, ...]:
-        """Those whose results go to a neighbouring stage."""
-        return (Action.FORWARD,) if self.is_inference else (Action.FORWARD, Action.BACKWARD)
 
 
 @dataclass(slots=True)
@@ -197,8 +163,7 @@ def emit_saved(work: UnitWork, made: Emitted) -> None:
     for number, (stage, units) in enumerate(zip(work.stages, work.units, strict=True)):
         saved = np.array([cost.memory.saved_bytes for cost in stage.costs])
         received = np.zeros(stage.num_replicas)
-        if number:
-            boundary = work.boundaries[number - 1]
+        for boundary in (each for each in work.boundaries if each.goal == number):
             here = boundary.sent
             np.add.at(received, boundary.after[here], boundary.forward_bytes[here])
         size = np.maximum(saved - stage.held_bytes(received), 0.0)
@@ -228,7 +193,7 @@ def emit_transfers(work: UnitWork, made: Emitted) -> tuple[list[Records], list[R
         _keep_local(work, made, place, boundary)
         if not len(boundary.sent):
             continue
-        for action in work.sent_actions:
+        for action in boundary.actions:
             send, receive = _transfer_rows(work, place, boundary, action, number)
             _serve(work, made, place, boundary, action, number)
             sends.append(send.ravel())
@@ -242,18 +207,18 @@ def _keep_local(work: UnitWork, made: Emitted, place: int, boundary: Boundary) -
     here = boundary.kept
     if not len(here):
         return
-    before, after = boundary.before[here], boundary.after[here]
-    one, two = work.units[place], work.units[place + 1]
-    made.order(
-        work.unit_rows(place, one.last(Action.FORWARD)[:, None], before),
-        work.unit_rows(place + 1, two.first(Action.FORWARD)[:, None], after),
-    )
-    if work.is_inference:
-        return
-    made.order(
-        work.unit_rows(place + 1, two.last(Action.BACKWARD)[:, None], after),
-        work.unit_rows(place, one.first(Action.BACKWARD)[:, None], before),
-    )
+    for action in boundary.actions:
+        way = _way(work, place, boundary, action, here)
+        writer = work.unit_rows(
+            way.origin, work.units[way.origin].last(action)[:, None], way.sender
+        )
+        reader = work.unit_rows(way.goal, work.units[way.goal].first(action)[:, None], way.receiver)
+        made.order(writer, reader)
+        if boundary.is_kept:
+            stage = work.stages[way.origin]
+            share = stage.held_bytes(np.ones(stage.num_replicas))[way.sender]
+            size = np.broadcast_to(way.size * share, writer.shape)
+            made.read(reader, made.write(writer, stage.leaders[way.sender], size, way.tensor))
 
 
 class _Way(NamedTuple):
@@ -267,21 +232,23 @@ class _Way(NamedTuple):
     tensor: int
 
 
-def _way(work: UnitWork, place: int, boundary: Boundary, action: Action) -> _Way:
-    here = boundary.sent
+def _way(work: UnitWork, place: int, boundary: Boundary, action: Action, here: Longs) -> _Way:
+    """Over the boundary of a number, between some of its pairs."""
+    origin, goal = boundary.origin, boundary.goal
     before, after = boundary.before[here], boundary.after[here]
     if action is Action.FORWARD:
         tensor = int(work.graph.output[place])
-        return _Way(place, place + 1, before, after, boundary.forward_bytes[here], tensor)
-    tensor = int(work.graph.gradient[place + 1])
-    return _Way(place + 1, place, after, before, boundary.backward_bytes[here], tensor)
+        return _Way(origin, goal, before, after, boundary.forward_bytes[here], tensor)
+    tensor = int(work.graph.gradient[place])
+    return _Way(goal, origin, after, before, boundary.backward_bytes[here], tensor)
 
 
 def _transfer_rows(
     work: UnitWork, place: int, boundary: Boundary, action: Action, number: int
 ) -> tuple[Records, Records]:
     """SENDs and RECEIVEs by microbatch and pair; the first SEND has this number, and its task."""
-    here, way = boundary.sent, _way(work, place, boundary, action)
+    here = boundary.sent
+    way = _way(work, place, boundary, action, here)
     source = work.stages[way.origin].leaders[way.sender]
     target = work.stages[way.goal].leaders[way.receiver]
     rows = blank_rows((work.microbatches, len(here)))
@@ -301,7 +268,8 @@ def _serve(
     work: UnitWork, made: Emitted, place: int, boundary: Boundary, action: Action, number: int
 ) -> None:
     """Let sends read what a unit made, and the units of the other stage what was received."""
-    origin, goal, sender, receiver, size, tensor = _way(work, place, boundary, action)
+    way = _way(work, place, boundary, action, boundary.sent)
+    origin, goal, sender, receiver, size, tensor = way
     stage, target = work.stages[origin], work.stages[goal]
     send = number + np.arange(work.microbatches * len(size)).reshape(work.microbatches, -1)
     # What a unit made is one buffer a replica, however many teams it goes to.
@@ -339,26 +307,3 @@ def collect_blocks(made: Emitted) -> tuple[Records, Records, Records, Records]:
         np.concatenate(each) if each else np.zeros(0, dtype) for each, dtype in blocks
     )
     return rows, buffers, reads, orders
-
-
-def find_boundary(stage: TeamStage, following: TeamStage) -> Boundary:
-    """The pairs between two stages, by the first stage's replicas."""
-    # Rows of replicas follow each other, so those that share some with one are a run.
-    first = np.searchsorted(following.rows_to, stage.rows_from + _NEAR, side="right")
-    last = np.searchsorted(following.rows_from, stage.rows_to - _NEAR, side="left")
-    counts = last - first
-    before = np.repeat(np.arange(stage.num_replicas), counts)
-    after = np.arange(len(before)) - np.repeat(np.cumsum(counts) - counts - first, counts)
-    rows_from = np.maximum(stage.rows_from[before], following.rows_from[after])
-    rows_to = np.minimum(stage.rows_to[before], following.rows_to[after])
-    share = (rows_to - rows_from) / (stage.rows_to - stage.rows_from)[before]
-    output = stage.of_replicas("output_bytes")[before] * share
-    return Boundary(
-        before=before,
-        after=after,
-        forward_bytes=output + stage.side_bytes[before] * share,
-        backward_bytes=output,
-        is_local=stage.leaders[before] == following.leaders[after],
-        rows_from=rows_from,
-        rows_to=rows_to,
-    )

@@ -7,7 +7,6 @@ where ZeRO moves something in every microbatch, a unit is a run of layers.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
@@ -15,13 +14,14 @@ from meshwright.array import Floats
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.runtime import RUNTIMES, Runtime
-from meshwright.cost.stage import num_ways
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
+from meshwright.graph.stack.crossing import StageLink
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Plan, ScheduleKind
 from meshwright.program.program import Program, StreamRule
+from meshwright.program.team.boundary import Boundary, find_boundaries
 from meshwright.program.team.emit import (
     Emitted,
     UnitWork,
@@ -29,9 +29,14 @@ from meshwright.program.team.emit import (
     emit_saved,
     emit_transfers,
     emit_units,
-    find_boundary,
 )
-from meshwright.program.team.stage import TeamStage, check_teams, schedule_of, team_stages
+from meshwright.program.team.stage import (
+    TeamStage,
+    check_teams,
+    schedule_of,
+    stage_links,
+    team_stages,
+)
 from meshwright.program.team.synchronise import (
     Groups,
     Tie,
@@ -42,6 +47,7 @@ from meshwright.program.team.synchronise import (
     tie_rows,
 )
 from meshwright.program.team.unit import (
+    UnitLink,
     action_seconds,
     find_before,
     place_units,
@@ -60,7 +66,8 @@ def lower_teams(graph: Graph, cluster: Cluster, plan: Plan) -> Program:
     placement = resolve(graph, cluster, plan)
     stack = find_layers(graph)
     stages = team_stages(stack, group_prices(cluster), plan, placement)
-    return lower_stages(graph, cluster, plan, stages, stack.tied_bytes)
+    links = stage_links(stack, placement)
+    return lower_stages(graph, cluster, plan, stages, stack.tied_bytes, links)
 
 
 def lower_stages(
@@ -69,12 +76,14 @@ def lower_stages(
     plan: Plan,
     stages: Sequence[TeamStage],
     tied_bytes: float = 0.0,
+    links: Sequence[StageLink] | None = None,
 ) -> Program:
     """The same, from stages whose costs are known; of the plan only its schedule, runtime and
-    allocations are read. `tied_bytes`: weights that the first and the last stage share."""
+    allocations are read. `tied_bytes`: weights that the first and the last stage share. `links`:
+    what passes between stages; None: each speaks to the next only."""
     check_teams(cluster, stages)
     tie = find_tie(stages[0], stages[-1], tied_bytes)
-    work = _prepare(graph, cluster, plan, stages, tie.num_sends if tie else 0)
+    work = _prepare(graph, cluster, plan, stages, links, tie.num_sends if tie else 0)
     made = Emitted()
     calls = emit_units(work, made)
     emit_saved(work, made)
@@ -127,7 +136,12 @@ def _emit_communication(
 
 
 def _prepare(
-    graph: Graph, cluster: Cluster, plan: Plan, stages: Sequence[TeamStage], num_more_sends: int
+    graph: Graph,
+    cluster: Cluster,
+    plan: Plan,
+    stages: Sequence[TeamStage],
+    links: Sequence[StageLink] | None,
+    num_more_sends: int,
 ) -> UnitWork:
     schedule = schedule_of(plan)
     runtime = RUNTIMES[plan.runtime]
@@ -139,12 +153,13 @@ def _prepare(
     blocks = runtime.blocks_on_transfers and is_blocking
     times = [action_seconds(stage, has_weights, blocks) for stage in stages]
     seconds, call_seconds = [each for each, _ in times], [each for _, each in times]
-    boundaries = [find_boundary(a, b) for a, b in pairwise(stages)]
+    samples = graph.batch / schedule.microbatches
+    boundaries = find_boundaries(stages, links, samples, is_inference=graph.is_inference)
     lengths = [
         each.num_units * stage.num_replicas for each, stage in zip(units, stages, strict=True)
     ]
-    ways = num_ways(graph)
-    num_sends = sum(ways * schedule.microbatches * len(each.sent) for each in boundaries)
+    sent = sum(len(each.actions) * len(each.sent) for each in boundaries)
+    num_sends = schedule.microbatches * sent
     num_sends += num_more_sends
     if sum(lengths) + 2 * num_sends > MAX_INSTRUCTIONS:
         raise InputError(
@@ -156,7 +171,7 @@ def _prepare(
         stages=stages,
         units=units,
         boundaries=boundaries,
-        graph=unit_graph(graph.name, graph.batch, stages, units),
+        graph=unit_graph(graph.name, graph.batch, stages, units, _unit_links(stages, boundaries)),
         seconds=seconds,
         call_seconds=call_seconds,
         place=place,
@@ -168,6 +183,23 @@ def _prepare(
         microbatches=schedule.microbatches,
         is_inference=graph.is_inference,
     )
+
+
+def _unit_links(stages: Sequence[TeamStage], boundaries: Sequence[Boundary]) -> list[UnitLink]:
+    """As people see them: of neighbours all that a stage gives, wherever it goes."""
+    return [
+        UnitLink(
+            each.origin,
+            each.goal,
+            float(each.forward_bytes.sum())
+            if each.is_kept
+            else float(stages[each.origin].of_replicas("output_bytes").sum()),
+            float(each.backward_bytes.sum())
+            if each.is_kept
+            else float(stages[each.origin].of_replicas("output_bytes").sum()),
+        )
+        for each in boundaries
+    ]
 
 
 def _state_bytes(cluster: Cluster, stages: Sequence[TeamStage]) -> Floats:

@@ -24,6 +24,7 @@ from meshwright.cost.runtime import RUNTIMES, Runtime
 from meshwright.cost.stage import Stage, StageCost, replica_costs
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Phase, Split
+from meshwright.graph.stack.crossing import StageLink
 from meshwright.graph.stack.stack import LayerKind, Stack
 from meshwright.plan.check import Placement
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind, Sync
@@ -172,6 +173,14 @@ def team_stages(
         )
     check_teams(network.cluster, stages)
     return tuple(stages)
+
+
+def stage_links(stack: Stack, placement: Placement) -> list[StageLink] | None:
+    """What passes between the parts of a plan; None: each speaks to the next only."""
+    if stack.crossings is None:
+        return None
+    layers = _layers_of_parts(stack, placement)
+    return stack.crossings.links([*(each.start for each in layers), stack.num_layers])
 
 
 def _costs(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -219,13 +219,26 @@ class UnitGraph:
     op_of_unit: tuple[Ints, ...]
     """By stage, for each of its units."""
     output: Ints
-    """By stage the tensor that it passes on; the last has none (-1)."""
+    """By link the tensor that goes forward over it."""
     gradient: Ints
-    """By stage the tensor that it passes back; the first has none (-1)."""
+    """By link the tensor that comes back over it."""
+
+
+class UnitLink(NamedTuple):
+    """Two stages of which one passes something on to the other, and bytes of a microbatch."""
+
+    origin: int
+    goal: int
+    forward_bytes: float
+    backward_bytes: float
 
 
 def unit_graph(
-    name: str, batch: float, stages: Sequence[TeamStage], units: Sequence[StageUnits]
+    name: str,
+    batch: float,
+    stages: Sequence[TeamStage],
+    units: Sequence[StageUnits],
+    links: Sequence[UnitLink],
 ) -> UnitGraph:
     """Ops in an order in which they can run, for people and for those who look at phases."""
     names: list[str] = []
@@ -248,24 +261,29 @@ def unit_graph(
             suffix = f" {each}/{units[stage].pieces_of(action)}" if each else ""
             names.append(f"stage {stage} {action.name.lower()}{suffix}")
             owner.append((stage, action))
-    return _assemble(name, batch, stages, tuple(names), owner, op_of_unit)
+    return _assemble(name, batch, links, tuple(names), owner, op_of_unit)
 
 
 def _assemble(
     name: str,
     batch: float,
-    stages: Sequence[TeamStage],
+    links: Sequence[UnitLink],
     names: tuple[str, ...],
     owner: Sequence[tuple[int, Action]],
     op_of_unit: Sequence[Ints],
 ) -> UnitGraph:
     first = {each: number for number, each in reversed(tuple(enumerate(owner)))}
-    count, num_ops = len(stages), len(names)
-    passed = [float(stage.of_replicas("output_bytes").sum()) for stage in stages]
-    forward = [(first[s, Action.FORWARD], first[s + 1, Action.FORWARD]) for s in range(count - 1)]
-    backward = [(first[s, Action.BACKWARD], first[s - 1, Action.BACKWARD]) for s in range(1, count)]
+    count, num_ops = len(links), len(names)
+    forward = [
+        (first[each.origin, Action.FORWARD], first[each.goal, Action.FORWARD]) for each in links
+    ]
+    backward = [
+        (first[each.goal, Action.BACKWARD], first[each.origin, Action.BACKWARD]) for each in links
+    ]
     source, reader = np.array([*forward, *backward], dtype=np.int32).reshape(-1, 2).T
-    sizes = np.array([*passed[:-1], *passed[:-1]])
+    sizes = np.array(
+        [each.forward_bytes for each in links] + [each.backward_bytes for each in links]
+    )
     nothing = np.full(num_ops, -1, dtype=np.int32)
     partner = [
         first[stage, Action.FORWARD] if action in (Action.BACKWARD, Action.WEIGHT) else -1
@@ -291,11 +309,11 @@ def _assemble(
         use_tensor=np.arange(len(sizes), dtype=np.int32),
         use_op=reader.copy(),
     )
-    along = np.arange(count - 1, dtype=np.int32)
+    along = np.arange(count, dtype=np.int32)
     return UnitGraph(
         graph=graph,
         stage_of_op=np.array([stage for stage, _ in owner], dtype=np.int32),
         op_of_unit=tuple(op_of_unit),
-        output=np.append(along, np.int32(-1)),
-        gradient=np.concatenate((np.array([-1], np.int32), along + np.int32(count - 1))),
+        output=along,
+        gradient=along + np.int32(count),
     )

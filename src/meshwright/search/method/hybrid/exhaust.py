@@ -50,6 +50,10 @@ class _Piece:
     """On each sort of its replicas."""
 
     @property
+    def layers(self) -> range:
+        return range(self.stage.first, self.stage.after)
+
+    @property
     def seconds(self) -> float:
         return max(sum(cost.busy_seconds) for cost in self.costs)
 
@@ -139,26 +143,44 @@ class _PlanWalk:
         self, frame: Frame, chain: Sequence[_Piece], kind: ScheduleKind | None = None
     ) -> float:
         """A stage starts when the first microbatch has come and ends before the last has gone back:
-        what it is busy with, and what the stages before it are with one microbatch.
+        what it is busy with, and what the stages before it that it depends on are with one
+        microbatch.
 
         Where weight gradients are postponed, those of stages before and its own last ones may run
         at the same time. No kind: whichever there are.
         """
         kinds = self.space.scope.schedules if kind is None else (kind,)
         postpones = ScheduleKind.ZERO_BUBBLE in kinds
-        come, back, bound = 0.0, 0.0, 0.0
-        for piece in chain:
+        come, back, bound = [0.0], [0.0], 0.0
+        for number, piece in enumerate(chain):
             returns = []
             for cost in piece.costs:
                 weight = cost.weight_seconds if postpones else 0.0
                 busy = sum(cost.busy_seconds)
-                passed = come + back + frame.microbatches * (busy - weight)
-                bound = max(bound, passed, come + frame.microbatches * busy)
+                passed = come[number] + back[number] + frame.microbatches * (busy - weight)
+                bound = max(bound, passed, come[number] + frame.microbatches * busy)
                 returns.append(max(0.0, cost.busy_seconds[1] - weight))
             # Replicas take other rows: those of a slow one may come from fast ones.
-            come += min(cost.busy_seconds[0] for cost in piece.costs)
-            back += min(returns)
+            come[number] += min(cost.busy_seconds[0] for cost in piece.costs)
+            back[number] += min(returns)
+            come.append(self._longest(chain, number + 1, come, 0))
+            back.append(self._longest(chain, number + 1, back, 1))
         return bound * (1 - 1e-12)
+
+    def _longest(
+        self, chain: Sequence[_Piece], number: int, ends: Sequence[float], way: int
+    ) -> float:
+        """When the stages before that a stage reads, or that read its gradients, have all ended; in
+        a chain the one before it."""
+        crossings = self.space.stack.crossings
+        if crossings is None or number == len(chain):
+            return ends[number - 1]
+        own = chain[number].layers
+        pairs = [
+            (end, (own, each.layers) if way else (each.layers, own))
+            for each, end in zip(chain, ends, strict=False)
+        ]
+        return max((end for end, pair in pairs if crossings.reads_of(*pair)[way]), default=0.0)
 
     def _may_fit(self, piece: _Piece) -> bool:
         """Whether one microbatch at a time fits."""

@@ -1,7 +1,8 @@
 """The distinct stages of a stack.
 
 What a stage costs depends on how many layers of each kind it has and on what comes in and leaves,
-not on which layers these are. Knows nothing of costs.
+not on which layers these are. Where layers read any that stand before them, what passes is told by
+its bytes, so that stages between which as much passes are still one shape. Knows nothing of costs.
 """
 
 from dataclasses import dataclass, fields
@@ -35,6 +36,9 @@ class Shapes:
     """The kind of the layer before each shape, whose output comes; -1: there is none."""
     has_next: Bools
     """Whether layers follow on each shape."""
+    passing: Floats
+    """Where layers do not form a chain: what each shape has to do with others, by the fields of
+    `StageBytes` and parts of a line; of a chain without fields."""
 
     @cached_property
     def is_present(self) -> Bools:
@@ -82,6 +86,10 @@ def find_shapes(stack: Stack) -> Shapes:
     coming = np.where(first > 0, kinds[first - 1], -1)
     ends = (kinds[after - 1], coming, after < num_layers)
     keys = np.column_stack((before[after] - before[first], *ends))
+    passing = np.zeros((len(first), 0, 2))
+    if stack.crossings is not None:
+        passing = stack.crossings.of_stages[first, after]
+        keys = np.column_stack((keys, _number_rows(passing.reshape(len(first), -1))))
     unique, index, place = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     steps = np.zeros((num_layers, num_kinds, num_kinds))  # up to each layer
     steps[np.arange(1, num_layers), kinds[:-1], kinds[1:]] = 1.0
@@ -89,12 +97,20 @@ def find_shapes(stack: Stack) -> Shapes:
     shape_of = np.full((num_layers + 1, num_layers + 1), -1, dtype=np.int64)
     shape_of[first, after] = place.ravel()
     return Shapes(
-        counts=unique[:, :-3].astype(np.float64),
+        counts=unique[:, :num_kinds].astype(np.float64),
         shape_of=shape_of,
         pairs=steps[after[index] - 1] - steps[first[index]],
         first_kind=kinds[first[index]],
         second_kind=kinds[np.minimum(first[index] + 1, after[index] - 1)],
-        last_kind=unique[:, -3].astype(np.int64),
-        before_kind=unique[:, -2].astype(np.int64),
-        has_next=unique[:, -1].astype(np.bool_),
+        last_kind=unique[:, num_kinds].astype(np.int64),
+        before_kind=unique[:, num_kinds + 1].astype(np.int64),
+        has_next=unique[:, num_kinds + 2].astype(np.bool_),
+        passing=passing[index],
     )
+
+
+def _number_rows(table: Floats) -> Longs:
+    """Equal numbers for rows that are equal but for rounding."""
+    rounded = np.array([float(f"{each:.12g}") for each in table.ravel().tolist()])
+    numbers = np.unique(rounded.reshape(table.shape), axis=0, return_inverse=True)[1]
+    return np.asarray(numbers, dtype=np.int64).ravel()

@@ -21,10 +21,12 @@ from meshwright.cost.memory import (
     communicator_bytes,
     kept_bytes,
 )
-from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS, num_ways
+from meshwright.cost.passage import num_ways
+from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS
 from meshwright.plan.part import ScheduleKind
 from meshwright.plan.stage import Frame, Option
 from meshwright.search.method.hybrid.option_price import Column, LayerPrices, holder_axes
+from meshwright.search.method.hybrid.passage import output_bytes, transfer_bytes
 from meshwright.search.method.hybrid.shape import Shapes
 
 
@@ -267,8 +269,11 @@ class _Part:
         side = by_option([prices.stack.side_bytes_at(each) for each in samples])
         widths = by_option([team.num_devices for team in teams])
         spread = by_option([team.num_devices if team.sequence else team.context for team in teams])
-        self.passing_bytes += self._transfers(side) / spread
-        self.output_bytes = rows[:, :, Column.OUTPUT][:, self.shapes.last_kind] / widths
+        output, growth = rows[:, :, Column.OUTPUT], by_option(samples)
+        self.passing_bytes += (
+            transfer_bytes(self.shapes, output, side, growth, self.num_ways) / spread
+        )
+        self.output_bytes = output_bytes(self.shapes, output, growth) / widths
 
     def _sum(self, column: Column) -> Floats:
         """Over the layers of a stage: by option and shape.
@@ -344,15 +349,6 @@ class _Part:
         copies = 2 + self.runtime.gathered_ahead
         gathered = np.where(self.zero >= 3, copies * self._most(parameters), 0.0)
         return buffers + gathered
-
-    def _transfers(self, side: Floats) -> Floats:
-        """The bytes that a team receives and sends between stages, as `meshwright.cost.stage`
-        counts them."""
-        output = self.num_ways * self.rows[:, :, Column.OUTPUT]
-        shapes = self.shapes
-        coming = np.where(shapes.before_kind >= 0, output[:, shapes.before_kind] + side, 0.0)
-        leaving = np.where(shapes.has_next, output[:, shapes.last_kind] + side, 0.0)
-        return coming + leaving
 
 
 def _beside_bytes(
