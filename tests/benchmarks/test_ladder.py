@@ -62,7 +62,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Size:
 
 
 def test_a_small_model_is_measured_and_predicted(small: Size) -> None:
-    models = {"language": ladder.MODELS["language"]}
+    models = {"language": execution_real.MODELS["language"]}
     records = list(ladder.measure(models, small, 2, profiles=False))
     assert [record["plan"] for record in records] == list(ladder.ASKED)
     for record in records:

@@ -1,6 +1,8 @@
 """How fast a host launches: a step that is timed, over what hosts are thought to take for it."""
 
+import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ def test_the_share_is_the_time_of_a_step_over_what_is_thought(
     assert thought > 1e-3, "hundreds of calls, so that a clock can tell"
     steps = []
 
-    def timed(step: Callable[[], None], _device: torch.device) -> float:
+    def timed(step: Callable[[], None], _device: Any) -> float:
         step()  # it can be taken
         steps.append(step)
         return 1.5 * thought
@@ -36,5 +38,5 @@ def test_the_median_of_steps_after_some_counts(monkeypatch: pytest.MonkeyPatch) 
         now[0] += float(taken[0])
         taken[0] += 1
 
-    monkeypatch.setattr(launch.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     assert launch.time_steps(step, torch.device("cpu")) == 24.5

@@ -199,6 +199,4 @@ def test_a_cluster_that_is_written_keeps_what_was_predicted_and_what_was_measure
     assert (first.model, first.device_type, first.num_devices, first.num_hosts) == (
         "chain", "box", 2, 2,
     )  # fmt: skip
-    assert (first.predicted_seconds, first.measured_seconds) == (
-        pytest.approx(0.2), pytest.approx(0.31),
-    )  # fmt: skip
+    assert [first.predicted_seconds, first.measured_seconds] == pytest.approx([0.2, 0.31])
