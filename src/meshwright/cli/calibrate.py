@@ -86,6 +86,9 @@ def _measure_step(arguments: Namespace, folder: Path, cluster: str) -> None:
     if arguments.device_type is not None:
         words += ["--type", arguments.device_type]
     _run(["profile", model, "--device", arguments.device, "-o", folder / TIMES, *words])
+    if shares := _launch_shares(folder):
+        with_launch_shares(load_cluster(cluster), shares).save(folder / CLUSTER)
+        cluster = str(folder / CLUSTER)
     times = ["--profile", folder / TIMES]
     _run(["capture", model, "-o", folder / GRAPH, *times, *step, *batch])
     search = ["--budget", arguments.budget, "--method", arguments.method]
@@ -132,17 +135,18 @@ def _call(name: str, command: Sequence[str]) -> None:
         )
 
 
+def _launch_shares(folder: Path) -> dict[str, float]:
+    """How fast hosts launch kernels, by type of device, as it was measured last."""
+    tables = sorted(read_profile(folder / TIMES).tables, key=lambda table: table.date)
+    return {each.device_type: each.launch_share for each in tables if each.launch_share is not None}
+
+
 def _write_back(folder: Path) -> dict[str, Any]:
     """Write the graph and the cluster as the run had them; what was found, for programs."""
     case = read_case(folder / PLAN, folder / RAN, with_links=False)
     day = datetime.now(UTC).date()
-    shares = {
-        each.device_type: each.launch_share
-        for each in sorted(read_profile(folder / TIMES).tables, key=lambda table: table.date)
-        if each.launch_share is not None
-    }
     record = make_calibration(case.graph, case.cluster, case.predicted, case.run, day)
-    cluster = with_launch_shares(calibrated_cluster(case.cluster, case.measured), shares)
+    cluster = calibrated_cluster(case.cluster, case.measured)
     if record is not None:
         cluster = replace(cluster, calibrations=(*cluster.calibrations, record))
     graph = measured_graph(case.graph, case.cluster, case.plan, case.measured)
@@ -152,9 +156,7 @@ def _write_back(folder: Path) -> dict[str, Any]:
     is_nearer = abs(again.step_seconds - wall) <= abs(case.predicted.step_seconds - wall)
     if not is_nearer:
         graph, again = case.graph, case.predicted
-        cluster = replace(
-            with_launch_shares(case.cluster, shares), calibrations=cluster.calibrations
-        )
+        cluster = replace(case.cluster, calibrations=cluster.calibrations)
     graph.save(folder / GRAPH)
     cluster.save(folder / CLUSTER)
     return {
