@@ -30,6 +30,10 @@ _FEW_DEVICES = 64
 """On no more devices a simulation takes a hundredth of a second."""
 _ROOM = 0.99
 """The least part that was seen is taken to be so much less."""
+_PASS_SECONDS = 5e-5
+"""What a pass of a microbatch takes to simulate by layer, until the first has been."""
+_OWN_PASSES = 500.0
+"""What a simulation takes besides, in passes."""
 _SLOW_SECONDS = 0.25
 """A simulation that takes longer is worth other processes."""
 
@@ -49,8 +53,10 @@ class Comparison:
     """Where other processes are entered if simulations take long; None: the engine is given."""
     parts: dict[ScheduleKind, list[float]] = field(default_factory=dict)
     """By schedule the steps of drafts by layer as parts of their estimates."""
-    slowest_seconds: float = 0.0
-    """The time of a draft in the slowest wave."""
+    spent_seconds: float = 0.0
+    """What all simulations by layer took ..."""
+    spent_passes: float = 0.0
+    """... and how many passes of a microbatch that were, with those that stand for the rest."""
     settling_seconds: float = 0.0
     """The time of the slowest draft op by op."""
 
@@ -108,7 +114,9 @@ class Comparison:
                 if draft.estimate_seconds <= self.limit(draft.kind)
             ]
             start += size
-            if wave and (not self._run_wave(wave) or self.has_enough):
+            if wave:
+                self._run_wave(wave)
+            if wave and (self.clock.is_over or self.has_enough):
                 return
 
     def run_first(self, drafts: Sequence[HybridDraft]) -> None:
@@ -120,26 +128,39 @@ class Comparison:
                 self._run_wave([draft])
                 return
 
-    def _run_wave(self, wave: Sequence[HybridDraft]) -> bool:
-        """Whether there was time for all of it."""
-        workers = self.trials.engine.workers
-        room = self.clock.left / self.slowest_seconds * workers if self.slowest_seconds else 1
-        count = max(0 if self.trials.num_fitting else 1, int(min(room, len(wave))))
+    def _run_wave(self, wave: Sequence[HybridDraft]) -> None:
+        """Simulate by layer those that there is time for."""
+        chosen = self._affordable(wave)
+        if not (chosen or self.trials.num_fitting):
+            chosen = [min(wave, key=lambda draft: draft.num_passes)]  # to have something
         before = self.clock.elapsed
-        self.trials.run(wave[:count])
-        if count:
-            spent = (self.clock.elapsed - before) / count
-            self.slowest_seconds = max(spent, self.slowest_seconds)
-            if self.stack is not None and spent > _SLOW_SECONDS and workers == 1:
+        self.trials.run(chosen)
+        if chosen:
+            spent = self.clock.elapsed - before
+            self.spent_seconds += spent
+            self.spent_passes += sum(map(_passes, chosen))
+            is_slow = spent / len(chosen) > _SLOW_SECONDS
+            if self.stack is not None and is_slow and self.trials.engine.workers == 1:
                 self.trials.engine = self.stack.enter_context(open_engine("local"))
-        for draft in wave[:count]:
+        for draft in chosen:
             verdict = self.trials.verdicts[draft.key]
             if verdict.fits:
                 part = verdict.step_seconds / draft.estimate_seconds
                 self.parts.setdefault(draft.kind, []).append(part)
-        if count < len(wave):
+
+    def _affordable(self, wave: Sequence[HybridDraft]) -> list[HybridDraft]:
+        """Those that there is time for: with thousands of microbatches in many stages a simulation
+        takes a hundred times as long as with few."""
+        left, chosen = self.clock.left * self.trials.engine.workers, []
+        rate = self.spent_seconds / self.spent_passes if self.spent_passes else _PASS_SECONDS
+        for draft in wave:
+            seconds = rate * _passes(draft)
+            if 0 < left >= seconds:
+                left -= seconds
+                chosen.append(draft)
+        if len(chosen) < len(wave):
             self.clock.cut()
-        return count == len(wave)
+        return chosen
 
     def run_like_best(self, drafts: Sequence[HybridDraft]) -> None:
         """Simulate what differs from the best in where devices are, and the best as people would
@@ -150,10 +171,7 @@ class Comparison:
         best = self.trials.ranked()[0][1]
         family = [draft for draft in drafts if draft.family == best.family][:_WAVE]
         for wave in (_described(self.space, self.trials.scene, best), family):
-            if self.clock.left <= self.slowest_seconds:
-                self.clock.cut()
-                return
-            self.trials.run(wave)
+            self.trials.run(self._affordable(wave))
 
     def settle(self, fewest: int) -> None:
         """Simulate op by op from the best step by layer on: so many families, and all that may
@@ -168,6 +186,10 @@ class Comparison:
             before = self.clock.elapsed
             self.trials.settle(draft)
             self.settling_seconds = max(self.settling_seconds, self.clock.elapsed - before)
+
+
+def _passes(draft: HybridDraft) -> float:
+    return _OWN_PASSES + draft.num_passes
 
 
 def one_of_each(drafts: Sequence[HybridDraft]) -> list[HybridDraft]:

@@ -34,6 +34,12 @@ class HybridDraft:
         stages = tuple((stage.first, stage.after, stage.option) for stage in self.stages)
         return (self.frame.microbatches, self.kind, stages, self.samples)
 
+    @property
+    def num_passes(self) -> int:
+        """How often a team passes a microbatch, which is what simulating it by layer takes."""
+        teams = sum(stage.size // stage.option.team.num_devices for stage in self.stages)
+        return self.frame.microbatches * self.frame.pods * teams
+
     def with_keys(self, keys: Keys) -> "HybridDraft":
         """The draft in which all context teams get at keys in this way."""
         stages = tuple(

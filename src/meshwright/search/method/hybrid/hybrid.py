@@ -34,6 +34,8 @@ from meshwright.search.problem import Problem
 _DRAFT_SHARE, _MIXED_SHARE, _LAYER_SHARE, _SETTLED_SHARE = 0.4, 0.55, 0.7, 0.85
 """The parts of the time after layers and tiers are known, after which no more drafts of one size
 are made, none of several, none are simulated by layer, and none op by op but the best."""
+_SEED_SHARE = 0.2
+"""The part of the time in which the best stages of every frame are looked for before all else."""
 _ROUND = 8
 """After so many settings the best draft is simulated."""
 _NEAR_SHARE = 0.5
@@ -126,6 +128,12 @@ def _look(comparison: Comparison, pool: Pool) -> bool:
     shares = (_DRAFT_SHARE, _MIXED_SHARE, _LAYER_SHARE, _SETTLED_SHARE)
     drafting, mixing, simulating, settling = map(clock.rest, shares)
     comparison.clock = simulating
+    # The best stages of every frame first: good plans come early, and say what can be left out.
+    seeds = Pool(refuses_plain=space.stack.shares_groups)
+    find_drafts(space, seeds, clock.rest(_SEED_SHARE))
+    for draft in seeds.drafts():
+        pool.offer(share_samples(space, draft))
+    comparison.run_first(pool.drafts())
     proposals = Proposals(space, comparison.limit, drafting)
     for number, drafts in enumerate(proposals.drafts()):
         for draft in drafts:

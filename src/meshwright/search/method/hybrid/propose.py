@@ -7,6 +7,7 @@ bound is below what is known gets drafts of its own.
 """
 
 import heapq
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -25,6 +26,8 @@ from meshwright.search.method.hybrid.frame import FrameSearch
 from meshwright.search.method.hybrid.interleave import ChunkSearch, Cuts
 from meshwright.search.method.hybrid.space import HybridSpace, list_mixed
 
+_ALIKE = 0.1
+"""The logarithm of the ratio below which two bounds are about the same."""
 _INTERLEAVED = 8
 """Drafts of the first round that are also tried with several chunks a device."""
 _FIRST_CHUNKS = (2, 3, 4, 6, 8)
@@ -44,9 +47,11 @@ def find_drafts(space: HybridSpace, pool: Pool, clock: Clock, *, is_near: bool =
     def limit() -> float:
         return seeds.limit
 
-    for cell in list_cells(space):
-        if cell.bound >= seeds.limit or (seeds.kept and clock.is_over):
+    for cell in _simplest_first(space, list_cells(space)):
+        if seeds.kept and clock.is_over:
             break
+        if cell.bound >= seeds.limit:
+            continue
         settings = list_settings(space, cell, kinds, lambda _: seeds.limit)
         below = {option for _, each in settings for option in each.options}
         options = [option for option in space.options if option in below]
@@ -73,6 +78,17 @@ def find_drafts(space: HybridSpace, pool: Pool, clock: Clock, *, is_near: bool =
         for draft in seeds.drafts():
             if len(draft.stages) == 1:  # which all schedules run alike
                 pool.offer(draft)
+
+
+def _simplest_first(space: HybridSpace, cells: Sequence[Cell]) -> list[Cell]:
+    """By bound, and of those with about the same those with few stages, which take least to cut."""
+    least = min((cell.bound for cell in cells), default=1.0)
+
+    def rank(cell: Cell) -> tuple[int, int]:
+        ratio = cell.bound / least if 0 < least < math.inf else 1.0
+        return int(min(math.log(max(ratio, 1.0)), 1e3) / _ALIKE), cell.num_runs(space)
+
+    return sorted(cells, key=rank)
 
 
 def plain_kinds(space: HybridSpace) -> list[ScheduleKind]:
