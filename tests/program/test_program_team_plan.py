@@ -14,7 +14,7 @@ from rich.console import Console
 from link_use import link_utilisation
 from meshwright.cli.gantt import draw_activities
 from meshwright.cli.summary.answer import show_simulation
-from meshwright.cluster.catalogue import load_cluster
+from meshwright.cluster.catalogue import find_cluster, load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.group_price import GroupPrices
 from meshwright.errors import InputError
@@ -31,6 +31,7 @@ from meshwright.program.program import Kind
 from meshwright.program.team.lower import lower_stages
 from meshwright.program.team.stage import team_stages
 from meshwright.simulate.simulate import run_program, simulate
+from meshwright.source import load_graph
 from small import connected, layers, stages
 
 
@@ -183,6 +184,17 @@ def test_tied_weights_are_kept_equal_by_their_gradients() -> None:
     alone = split_layers(stack, 1, 2, tensor=2)
     rows = lower(stack.graph, host(), alone, "part").instructions
     assert not (rows["kind"] == Kind.SEND).any()
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_tied_weights_take_by_layer_what_they_take_op_by_op(zero: int) -> None:
+    """Of BERT on two hosts: eight replicas send their gradients of the words over one link."""
+    graph, cluster = load_graph("bert-base"), find_cluster("dgx1-x2")
+    plan = Plan.from_degrees(graph, cluster, pipeline=2, data=8, microbatches=2, zero=zero)
+    layer, op = (
+        simulate(graph, cluster, plan, granularity=each).step_seconds for each in ("layer", "op")
+    )
+    assert layer == pytest.approx(op, rel=0.01)
 
 
 def test_a_layer_must_not_be_divided_between_parts() -> None:

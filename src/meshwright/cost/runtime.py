@@ -23,6 +23,9 @@ class Runtime:
     """Whether a tensor team adds up the gradient of a product's input while that of its weight is
     computed, or after it. This program's own executor runs ops in the order they were traced in,
     and overlaps where that allows it."""
+    adds_tied_in_one: bool = False
+    """Whether one stage adds up the gradients of weights that it shares with another and sends the
+    sum back, or both send theirs meanwhile."""
     gathered_ahead: int = 1
     """For how many layers ZeRO 3 gathers weights ahead of the one that computes."""
     has_fp32_gradients: bool = False
@@ -37,7 +40,7 @@ class Runtime:
     """Likewise for one layer whose weights ZeRO gathers, or whose gradients it scatters."""
 
 
-MESHWRIGHT = Runtime(name="meshwright")
+MESHWRIGHT = Runtime(name="meshwright", adds_tied_in_one=True)
 """This program's own executor: everything overlaps, and hosts do nothing that kernels do not."""
 
 _OVERLAP_SLOWDOWN = 0.189

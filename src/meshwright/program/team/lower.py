@@ -131,7 +131,7 @@ def _emit_communication(
     whole = emit_collectives(work, made, groups)
     emit_shards(work, made, groups, runtime.gathered_ahead)
     if tie is not None:
-        order_tie(work, made, tie, number, whole)
+        order_tie(work, made, tie, number, whole, adds_in_one=runtime.adds_tied_in_one)
     return list(groups)
 
 

@@ -6,8 +6,9 @@ parameters after everything else.
 
 Tied weights are kept equal once a step, when both of the first and the last stage, each of which
 has a copy, have added up their gradients over replicas: every team sends its own to a team of the
-other stage, and both update with the sum (as Megatron-LM does for its embedding group). Where one
-team runs both stages there is nothing to do.
+other stage, and both update with the sum (as Megatron-LM does for its embedding group); under this
+program's own runtime the last stage adds up and sends the sum back. Where one team runs both stages
+there is nothing to do.
 
 What ZeRO 2 and 3 move in every microbatch goes beside the pieces of forward and backward. Weights
 are gathered ahead of the piece that needs them, by as many pieces as the runtime has it, and
@@ -135,16 +136,11 @@ def find_tie(first: TeamStage, last: TeamStage, tied_bytes: float) -> Tie | None
     return Tie(
         first=pair * first.num_replicas // count,
         last=pair * last.num_replicas // count,
-        first_bytes=_team_bytes(first, tied_bytes),
-        last_bytes=_team_bytes(last, tied_bytes),
+        # Every context member has a copy. ZeRO divides no update by a sum of several parts, so that
+        # each sends all of it.
+        first_bytes=tied_bytes * first.context,
+        last_bytes=tied_bytes * last.context,
     )
-
-
-def _team_bytes(stage: TeamStage, tied_bytes: float) -> float:
-    """A team's own: every context member has a copy, of which ZeRO leaves it its shard."""
-    kinds = {each.collective for each in stage.cost.synchronisations}
-    is_sharded = stage.num_replicas > 1 and "all_reduce" not in kinds
-    return tied_bytes * stage.context / (stage.num_replicas * stage.context if is_sharded else 1)
 
 
 def tie_rows(work: UnitWork, tie: Tie, number: int) -> tuple[Records, Records]:
@@ -163,15 +159,26 @@ def tie_rows(work: UnitWork, tie: Tie, number: int) -> tuple[Records, Records]:
     return sends, receives
 
 
-def order_tie(work: UnitWork, made: Emitted, tie: Tie, number: int, whole: list[Longs]) -> None:
+def order_tie(
+    work: UnitWork,
+    made: Emitted,
+    tie: Tie,
+    number: int,
+    whole: list[Longs],
+    *,
+    adds_in_one: bool,
+) -> None:
     """Sends wait until gradients are whole (`whole`: by stage, the instruction on each replica),
-    and the last of the updates on either side for what it receives."""
+    and the last of the updates on either side for what it receives. `adds_in_one`: what the last
+    stage sends is the sum."""
     ends = len(work.stages) - 1
     count = len(tie.first)
     sends = number + np.arange(tie.num_sends)
     made.order(whole[0][tie.first], sends[:count])
     made.order(whole[ends][tie.last], sends[count:])
     receives = sends + work.num_sends
+    if adds_in_one:
+        made.order(receives[:count], sends[count:])
     last_unit = [units.num_units - 1 for units in work.units]
     made.order(receives[:count], work.unit_rows(ends, last_unit[ends], tie.last))
     made.order(receives[count:], work.unit_rows(0, last_unit[0], tie.first))

@@ -76,7 +76,7 @@ def price_stages(
             kind, num_runs, frame.microbatches, seconds, carried, latency, tails
         )
     launched = float(hosts.reshape(-1, num_runs).sum(axis=0).max())
-    return max(spent + _tie_seconds(prices, frame, stages), frame.microbatches * launched)
+    return max(spent + _tie_seconds(prices, stages), frame.microbatches * launched)
 
 
 def _played_seconds(
@@ -112,20 +112,16 @@ def _blocked_seconds(
     return step_seconds(microbatches, (fills + shifts).tolist(), loads.tolist(), tails.tolist())
 
 
-def _tie_seconds(prices: LayerPrices, frame: Frame, stages: Sequence[DraftStage]) -> float:
+def _tie_seconds(prices: LayerPrices, stages: Sequence[DraftStage]) -> float:
     """Once a step: the first and the last stage exchange the gradients of tied weights."""
     first, last = stages[0], stages[-1]
     if prices.stack.tied_bytes <= 0 or first.offset == last.offset:
         return 0.0
-    sent = []
-    for stage in (first, last):
-        team = stage.option.team
-        # Every context member has a copy, of which ZeRO leaves it its shard.
-        shards = frame.pods * stage.size // team.tensor if stage.option.zero else 1
-        sent.append(prices.stack.tied_bytes / team.tensor / shards)
+    # Every context member has a copy, which it sends whole.
+    sent = max(prices.stack.tied_bytes / stage.option.team.tensor for stage in (first, last))
     size = min(first.size, last.size)
     latency, per_byte = prices.tiers.shift_line(first.offset, size, last.offset - first.offset)
-    return latency + per_byte * max(sent)
+    return (2 if prices.runtime.adds_tied_in_one else 1) * (latency + per_byte * sent)
 
 
 def step_seconds(
