@@ -211,6 +211,15 @@ class Pooled(nn.Module):
         return pictures.square().mean()
 
 
+class PooledInPlace(Pooled):
+    """Activations overwrite what they are given, as those of most image models do."""
+
+    def forward(self, pictures: Any) -> Any:
+        for each in self.convolutions:
+            pictures = torch.nn.functional.max_pool2d(each(pictures).relu_(), 3, 1, padding=1)
+        return pictures.square().mean()
+
+
 class Halves(nn.Module):
     """A product reads the same rows as another, as queries and keys do."""
 
@@ -226,7 +235,12 @@ class Halves(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("model", "shape", "autocast"), [(Pooled, (4, 3, 8, 8), None), (Halves, (4, 8), "bf16")]
+    ("model", "shape", "autocast"),
+    [
+        (Pooled, (4, 3, 8, 8), None),
+        (PooledInPlace, (4, 3, 8, 8), None),
+        (Halves, (4, 8), "bf16"),
+    ],
 )
 def test_neither_places_of_maxima_nor_casts_are_kept(
     model: Any, shape: tuple[int, ...], autocast: str | None

@@ -42,8 +42,11 @@ class _AgainFinder:
         self.given = [self._inputs(region) for region in regions]
         """For every region the names of what it reads from outside."""
         self.readers = Counter(name for given in self.given for name in given)
-        self.written = self._find_written()
+        self.written: dict[Hashable, int] = {}
         """The first line that overwrites what has a name."""
+        self.in_place: set[Hashable] = set()
+        """What was made by overwriting something, and may be overwritten elsewhere."""
+        self._find_written()
         self.is_cheap = [self._costs_little(number) for number in range(len(segment.lines))]
 
     def lines_for(self, number: int) -> tuple[int, ...]:
@@ -78,23 +81,22 @@ class _AgainFinder:
         own = {name for name in names if not _is_made_in(name, region)}
         return dict.fromkeys(sorted(own, key=str))
 
-    def _find_written(self) -> dict[Hashable, int]:
-        found: dict[Hashable, int] = {}
+    def _find_written(self) -> None:
         for number, line in enumerate(self.segment.lines):
             ledger, names = self.steps[line.samples].ledger, dict(line.reads)
             for version in ledger.kernels[line.op].made:
                 old = ledger.versions[version].replaces
                 if old >= 0:
-                    found.setdefault(names[old], number)
-                    found[made_name(number, version)] = 0  # it may be overwritten in another
-        return found
+                    self.written.setdefault(names[old], number)
+                    self.in_place.add(made_name(number, version))
 
     def _costs_little(self, number: int) -> bool:
         line = self.segment.lines[number]
         kernel = self.steps[line.samples].ledger.kernels[line.op]
         made = {made_name(number, version) for version in kernel.made}
         is_pointwise = torch.Tag.pointwise in getattr(kernel.node.target, "tags", ())
-        return (is_pointwise or op_name(kernel.node) in _ALSO) and not made & self.written.keys()
+        is_left = not made & (self.written.keys() | self.in_place)
+        return (is_pointwise or op_name(kernel.node) in _ALSO) and is_left
 
 
 def _is_made_in(name: Hashable, region: range) -> bool:
