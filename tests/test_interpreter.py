@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,22 @@ def test_the_folder_is_searched_last(tmp_path: Path, monkeypatch: pytest.MonkeyP
     add_folder()
     add_folder()
     assert sys.path == ["/first", str(tmp_path)]
+
+
+def test_what_the_library_has_stays_there_while_the_path_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modules that were not imported yet can be, once the path is what it was."""
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "plistlib", raising=False)
+        patch.setattr(sys, "path", ["elsewhere"])
+        before = set(sys.modules)
+        add_folder(str(tmp_path))
+        added = {name: sys.modules.pop(name) for name in set(sys.modules) - before}
+        assert sys.path == ["elsewhere", str(tmp_path)]
+    assert "plistlib" not in added
+    there = {name for name in added if find_spec(name) is not None}
+    assert not there
 
 
 def test_only_what_python_added_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

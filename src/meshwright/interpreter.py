@@ -7,6 +7,7 @@ where a user names a module of it.
 
 import os
 import sys
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 
 
@@ -44,10 +45,13 @@ def add_folder(folder: str = "") -> None:
 def _miss_absent_modules() -> None:
     """Let modules of the standard library that this machine lacks stay missing.
 
-    Libraries try to import `msvcrt`, say, which exists on Windows only.
+    Libraries try to import `msvcrt`, say, which exists on Windows only. Others are there also where
+    the path has been changed for a while.
     """
+    library = os.path.dirname(os.__file__)
+    own = [library, os.path.join(library, "lib-dynload")]
     for name in sys.stdlib_module_names - sys.modules.keys():
-        if find_spec(name) is None:
+        if find_spec(name) is None and PathFinder.find_spec(name, own) is None:
             sys.modules[name] = None  # type: ignore[assignment]  # imports of it fail
 
 

@@ -66,9 +66,9 @@ class Beside(AbstractContextManager["Beside"]):
         self._is_done.set()
 
     @property
-    def is_done(self) -> bool:
-        """Whether it has answered, or never will."""
-        return self._is_done.is_set()
+    def may_answer(self) -> bool:
+        """Whether it searches or has searched, or still loads what it needs."""
+        return self.has_begun or not self._is_done.is_set()
 
     def wait(self, is_enough: Callable[[], bool] = lambda: False) -> Attempt | None:
         """The method's record when it has ended, or None: it failed, or took far too long, or there

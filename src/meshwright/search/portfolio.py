@@ -247,7 +247,9 @@ def _run_all(names: Sequence[str], problem: Problem, report: Report, lookout: Lo
         beside = (
             {} if is_one else _start_beside(names, problem.within(clock), ended, incumbent, lookout)
         )
-        for place, name in enumerate(names):
+        # Those whose processes are still being made come last: they begin here only if need be.
+        order = sorted(names, key=lambda name: name in beside)
+        for place, name in enumerate(order):
             is_over = clock.is_over and not whole.is_satisfied
             if whole.is_interrupted or (incumbent.attempts and is_over):
                 break
@@ -260,8 +262,8 @@ def _run_all(names: Sequence[str], problem: Problem, report: Report, lookout: Lo
             # What others will not use is there for this one.
             left = [
                 each
-                for each in names[place:]
-                if not (each in beside and beside[each].has_begun)
+                for each in order[place:]
+                if not (each in beside and beside[each].may_answer)
                 and not _explain_hopeless(each, problem, incumbent)
             ]
             share = ENTRIES[name].weight / max(1e-9, sum(ENTRIES[each].weight for each in left))
