@@ -33,7 +33,7 @@ import torch
 from fidelity_predict import predict
 from fidelity_rows import FOREACH, HELD_OUT, LASTING, LAUNCHES, ROWS, build_row, tf32_of
 from meshwright.capture.optimiser import Optimiser
-from meshwright.capture.profile import distinct_calls, time_calls
+from meshwright.capture.profile import list_calls, time_calls
 from meshwright.capture.replay import replayed
 from meshwright.capture.trace import find_loss, trace_step
 from sustained import Meter
@@ -59,7 +59,7 @@ def trace_calls(row: str) -> Counter[str]:
             optimizer=Optimiser.ADAMW,
             autocast=autocast,
         )
-        return distinct_calls(trace)
+        return Counter(list_calls(trace))
 
 
 Known = dict[str, dict[str, Any]]

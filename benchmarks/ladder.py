@@ -35,6 +35,7 @@ from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.errors import InputError
+from meshwright.execute.draw import drawn_alone
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan, Schedule
 from meshwright.profile.profile import Measured
@@ -160,10 +161,12 @@ def make_record(
 
 def profiled_graphs(workload: Workload) -> dict[str, Graph]:
     """The step with the times of kernels by themselves, at its own samples and at halves, too."""
-    sized = sized_calls(workload, "adamw")
+    sized = sized_calls(workload, "adamw").counts
     every: Counter[str] = sum(sized.values(), Counter())
     times = {
-        call: each.seconds for call, each in time_calls(every, CPU) if not isinstance(each, str)
+        call: each.seconds
+        for call, each in time_calls(every, CPU, drawn_alone)
+        if not isinstance(each, str)
     }
     measured: Measured = {"cpu": times}
     how: dict[str, Any] = {"measured": measured}

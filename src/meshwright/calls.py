@@ -6,7 +6,7 @@ Turns what a user may give into what `meshwright.capture` traces and times.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.argument import checked, need_one_of
 from meshwright.cluster.machine import CPU
@@ -15,6 +15,9 @@ from meshwright.profile.device import find_device_type
 from meshwright.profile.profile import Profile, Table, check_device_type
 from meshwright.source import find_optimizer, make_workload, need_torch
 from meshwright.zoo.model import TF32, check_names
+
+if TYPE_CHECKING:
+    from meshwright.capture.sized import SizedCalls
 
 
 def step_calls(
@@ -27,9 +30,10 @@ def step_calls(
     precision: str | None = None,
     loss: str | None = None,
     batches: Sequence[int] | None = (),
-) -> dict[int, Counter[str]]:
-    """Every kernel call of the step that `capture_model` captures, and how often it occurs, by the
-    number of samples: the step's own first, then `batches` of them (see `sized_calls`)."""
+    on_gpu: bool = False,
+) -> "SizedCalls":
+    """Every kernel call of the step that `capture_model` captures, by the number of samples: the
+    step's own first, then `batches` of them (see `sized_calls`)."""
     if names_function(name):
         check_names(optimizer, autocast)
     workload = make_workload(
@@ -42,7 +46,7 @@ def step_calls(
     with in_tf32(precision == TF32 or None):
         if names_function(name) and batch is not None:
             workload = workload.at_batch(batch)
-        return sized_calls(workload, own, autocast, batches)
+        return sized_calls(workload, own, autocast, batches, on_gpu=on_gpu)
 
 
 @checked
@@ -76,14 +80,16 @@ def profile(
     from meshwright.capture.launch import measure_launch_share
     from meshwright.capture.profile import time_calls
     from meshwright.capture.sized import sized_calls
+    from meshwright.execute.draw import drawn_alone
 
     opened = open_device(device, threads)
     name = device_name(opened)
     kind = device_type or (CPU if device == CPU else find_device_type(name))
     check_device_type(kind)
     workload = workload_of(model, args, kwargs, loss, batch)
-    sized = sized_calls(workload, optimizer, autocast, batches)
-    results = dict(time_calls(sum(sized.values(), Counter()), opened))
+    sized = sized_calls(workload, optimizer, autocast, batches, on_gpu=device != CPU)
+    calls: Counter[str] = sum(sized.counts.values(), Counter())
+    results = dict(time_calls(calls, opened, drawn_alone, sized.as_run))
     table = Table(
         device_type=kind,
         device=name,
@@ -91,7 +97,7 @@ def profile(
         date=datetime.now(UTC).replace(microsecond=0),
         calls={call: each.seconds for call, each in results.items() if not isinstance(each, str)},
         failed={call: each for call, each in results.items() if isinstance(each, str)},
-        batches=tuple(sized),
+        batches=tuple(sized.counts),
         launch_share=None if device == CPU else measure_launch_share(opened),
     )
     return Profile(tables=(table,))

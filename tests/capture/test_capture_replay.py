@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: E402, N812
 
 from meshwright.capture import profile  # noqa: E402
 from meshwright.capture.optimiser import Optimiser, find_optimiser  # noqa: E402
-from meshwright.capture.profile import TimedCall, distinct_calls, time_calls  # noqa: E402
+from meshwright.capture.profile import TimedCall, list_calls, time_calls  # noqa: E402
 from meshwright.capture.replay import replayed  # noqa: E402
 from meshwright.capture.stepped import CLASSES  # noqa: E402
 from meshwright.capture.trace import trace_step  # noqa: E402
@@ -73,7 +73,7 @@ def test_every_call_of_a_step_runs_by_itself(name: str, autocast: Any) -> None:
         trace = trace_step(
             make(), (inputs(),), {}, loss=None, optimizer=Optimiser.ADAMW, autocast=autocast
         )
-    calls = distinct_calls(trace)
+    calls = Counter(list_calls(trace))
     timed = dict(time_calls(calls, CPU))
     assert list(timed) == list(calls)
     assert {text: found for text, found in timed.items() if not isinstance(found, TimedCall)} == {}
@@ -84,7 +84,7 @@ def test_updates_of_optimizers_that_take_their_own_steps_run_by_themselves(name:
     with torch.device("meta"):
         model, given = nn.Linear(8, 8), torch.empty(2, 8)
     trace = trace_step(model, (given,), {}, loss=lambda y: y.sum(), optimizer=find_optimiser(name))
-    calls = Counter(text for text in distinct_calls(trace) if "_fused_step_" in text)
+    calls = Counter(text for text in list_calls(trace) if "_fused_step_" in text)
     assert len(calls) == 2, "of the weight and of the bias"
     assert all(isinstance(found, TimedCall) for _, found in time_calls(calls, CPU))
 
@@ -117,7 +117,7 @@ def test_an_update_runs_for_many_parameters_at_once() -> None:
         trace = trace_step(
             model, (torch.empty(2, 8),), {}, loss=lambda y: y.sum(), optimizer=Optimiser.ADAMW
         )
-    (text,) = (text for text in distinct_calls(trace) if "_fused_adamw_" in text)
+    (text,) = (text for text in list_calls(trace) if "_fused_adamw_" in text)
     with replayed(text, CPU) as replay:
         assert replay.copies == 4
         replay.run()

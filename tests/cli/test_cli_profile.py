@@ -59,7 +59,7 @@ def run_profile(model: str, *options: object) -> Result:
 
 def own_calls(model: str) -> Counter[str]:
     """The calls of a step on its own samples."""
-    (calls,) = step_calls(model).values()
+    (calls,) = step_calls(model).counts.values()
     return calls
 
 
@@ -67,7 +67,7 @@ def clocked(monkeypatch: pytest.MonkeyPatch, spread: float = 0.0, **changes: Any
     """A clock that says 1, 2, 3 s, and the calls that it was asked for; changes by op."""
     asked: list[str] = []
 
-    def time_calls(calls: Counter[str], _device: object) -> Iterator[tuple[str, Any]]:
+    def time_calls(calls: Counter[str], *_: object) -> Iterator[tuple[str, Any]]:
         for number, call in enumerate(calls, 1):
             asked.append(call)
             result = changes.get(json.loads(call)["op"].split(".")[1], float(number))

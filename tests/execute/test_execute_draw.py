@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from ranks import Ranks  # noqa: E402
+from small_models import DRAWING, make_workload  # noqa: E402
 from small_plans import data_plan, pipeline_plan, random_placement  # noqa: E402
 from small_trainer import (  # noqa: E402
     OPTIMIZER,
@@ -24,11 +25,17 @@ from meshwright.capture.attention import (  # noqa: E402
     attend_dropping_backward,
 )
 from meshwright.capture.attention_kernel import Attended  # noqa: E402
+from meshwright.capture.call import describe_call, rebuild_call  # noqa: E402
 from meshwright.capture.capture import capture_workload  # noqa: E402
+from meshwright.capture.ledger import read_nodes  # noqa: E402
+from meshwright.capture.optimiser import find_optimiser  # noqa: E402
+from meshwright.capture.replay import replayed  # noqa: E402
+from meshwright.capture.torch_private import pytree  # noqa: E402
+from meshwright.capture.trace import trace_step  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.capture.zoo import language  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
-from meshwright.execute.draw import Draw, Drawing, SampleDim  # noqa: E402
+from meshwright.execute.draw import Draw, Drawing, SampleDim, drawn_alone, draws  # noqa: E402
 from meshwright.execute.plain import RepeatedDraws  # noqa: E402
 from meshwright.execute.random.bits import KERNELS  # noqa: E402
 from meshwright.execute.random.keys import make_keys  # noqa: E402
@@ -167,3 +174,31 @@ def test_numbers_drawn_to_choose_a_branch_are_not_of_the_plan() -> None:
         torch.nn.functional.dropout(torch.ones(3, 4))
         torch.rand([])
         assert repeated.place == 1
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_what_is_timed_of_an_op_that_draws_is_what_ranks_run(name: str) -> None:
+    """By itself it gives what the op gives, in shape and type, with the numbers of keys."""
+    workload = make_workload(name)
+    trace = trace_step(
+        workload.model, workload.args, {}, loss=workload.loss, optimizer=find_optimiser(OPTIMIZER)
+    )
+    device, seen = torch.device("cpu"), 0
+    for node in (kernel.node for kernel in read_nodes(list(trace.graph.nodes)).kernels):
+        target, args, kwargs = rebuild_call(describe_call(node), device)
+        made_by = drawn_alone(target, args, kwargs)
+        assert (made_by is not None) == draws(node), node
+        if made_by is None:
+            continue
+        seen += 1
+        wanted, made = node.meta["val"], made_by()
+        wanted, made = (
+            [each for each in pytree.tree_leaves(value) if isinstance(each, torch.Tensor)]
+            for value in (wanted, made)
+        )
+        assert [(each.shape, each.dtype) for each in made] == [
+            (each.shape, each.dtype) for each in wanted
+        ]
+        with replayed(describe_call(node), device, drawn_alone) as replay:
+            replay.run()
+    assert seen

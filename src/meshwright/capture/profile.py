@@ -8,7 +8,8 @@ the kernel and not the launch.
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch.fx import Node
 
 from meshwright.capture.call import describe_call
 from meshwright.capture.ledger import read_nodes
-from meshwright.capture.replay import replayed
+from meshwright.capture.replay import Substitute, replayed
 from meshwright.capture.trace import Trace
 
 WARM_UPS = 3
@@ -29,10 +30,10 @@ FLUSHES = 6
 """How often a GPU overwrites them: 0.3 ms on an H200, longer than it takes to launch any op."""
 
 
-def distinct_calls(trace: Trace) -> Counter[str]:
-    """Every kernel call of a step, described, and how often it occurs."""
+def list_calls(trace: Trace) -> list[str]:
+    """Every kernel call of a step, described, in order."""
     nodes: list[Node] = list(trace.graph.nodes)
-    return Counter(describe_call(kernel.node) for kernel in read_nodes(nodes).kernels)
+    return [describe_call(kernel.node) for kernel in read_nodes(nodes).kernels]
 
 
 class TimedCall(NamedTuple):
@@ -44,19 +45,29 @@ class TimedCall(NamedTuple):
     """The seconds between a fourth and three fourths of the runs."""
 
 
-def time_calls(calls: Counter[str], device: torch.device) -> Iterator[tuple[str, TimedCall | str]]:
-    """Each call with its times, or with why it cannot be run by itself."""
+def time_calls(
+    calls: Counter[str],
+    device: torch.device,
+    find_substitute: Substitute = lambda *_: None,
+    as_run: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[tuple[str, TimedCall | str]]:
+    """Each call with its times, or with why it cannot be run by itself.
+
+    `find_substitute` and `as_run` say what is timed in its place.
+    """
     flush = torch.empty(CACHE_BYTES, dtype=torch.int8, device=device)
     nothing = time_kernel(lambda: None, flush)
     for text in calls:
         try:
-            yield text, _time_call(text, flush, nothing)
+            yield text, _time_call(as_run.get(text, text), flush, nothing, find_substitute)
         except Exception as error:  # one op that cannot be replayed must not end a profile
             yield text, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
 
 
-def _time_call(text: str, flush: torch.Tensor, nothing: float) -> TimedCall:
-    with replayed(text, flush.device) as replay:
+def _time_call(
+    text: str, flush: torch.Tensor, nothing: float, find_substitute: Substitute
+) -> TimedCall:
+    with replayed(text, flush.device, find_substitute) as replay:
         times = _run_times(replay.run, flush)
         low, median, high = np.quantile(times, (0.25, 0.5, 0.75)).tolist()
         seconds = max(0.0, median - nothing)

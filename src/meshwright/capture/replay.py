@@ -12,6 +12,9 @@ from torch.nn import functional as F  # noqa: N812
 
 from meshwright.capture.call import in_tf32, rebuild_call
 
+Substitute = Callable[[Any, list[Any], dict[str, Any]], Callable[[], object] | None]
+"""From an op and its arguments to what a run does in its place, None: the op."""
+
 _UPDATE_BYTES = 256 << 20
 _MOST_COPIES = 256
 
@@ -26,14 +29,19 @@ class Replay:
 
 
 @contextlib.contextmanager
-def replayed(text: str, device: torch.device) -> Iterator[Replay]:
+def replayed(
+    text: str, device: torch.device, find_substitute: Substitute = lambda *_: None
+) -> Iterator[Replay]:
     """Prepare a described call; torch's TF32 settings are as in the call while this holds."""
     with in_tf32("tf32" in json.loads(text)):
-        yield _prepare(text, device)
+        yield _prepare(text, device, find_substitute)
 
 
-def _prepare(text: str, device: torch.device) -> Replay:
+def _prepare(text: str, device: torch.device, find_substitute: Substitute) -> Replay:
     target, args, kwargs = rebuild_call(text, device)
+    substitute = find_substitute(target, args, kwargs)
+    if substitute is not None:
+        return Replay(substitute)
     name = target._overloadpacket.__name__
     if name in _SPECIAL:
         return Replay(_SPECIAL[name](args))

@@ -66,6 +66,7 @@ def run_profile(arguments: Namespace) -> int:
     from meshwright.capture.device import device_name, device_software, open_device
     from meshwright.capture.launch import measure_launch_share
     from meshwright.capture.profile import time_calls
+    from meshwright.execute.draw import drawn_alone
 
     path: Path = arguments.output
     before = _read_output(path)
@@ -73,7 +74,13 @@ def run_profile(arguments: Namespace) -> int:
     name, software = device_name(device), device_software(device)
     kind = arguments.device_type or (CPU if device.type == CPU else find_device_type(name))
     check_device_type(kind)
-    sized = step_calls(arguments.model, **step_words(arguments), batches=arguments.batches)
+    made = step_calls(
+        arguments.model,
+        **step_words(arguments),
+        batches=arguments.batches,
+        on_gpu=device.type != CPU,
+    )
+    sized = made.counts
     calls: Counter[str] = sum(sized.values(), Counter())
     table = before.find(kind, software)
     known = {} if table is None or arguments.again else table.calls
@@ -83,7 +90,8 @@ def run_profile(arguments: Namespace) -> int:
         warn_if_busy()
     title = f"profiling {arguments.model} on {name}"
     with shown_progress(title, arguments) as progress:
-        found = _collect(time_calls(wanted, device) if wanted else (), len(wanted), progress)
+        timed = time_calls(wanted, device, drawn_alone, made.as_run) if wanted else ()
+        found = _collect(timed, len(wanted), progress)
     sizes = () if table is None else table.batches
     if found.calls or found.failed or not {*sized} <= {*sizes}:
         new = Table(

@@ -178,6 +178,23 @@ def draw_again(target: Any, draw: Draw, seed: int, step: int, args: Any, kwargs:
     return kernel(Drawing(draw.along, draw.parts, keys, KERNELS, make), *args)
 
 
+def drawn_alone(
+    target: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Callable[[], Any] | None:
+    """What a rank runs in the place of an op that draws, for an op that is timed by itself; None:
+    it runs the op, or seeds torch's generators and runs it. Samples lie along the first dimension.
+    """
+    tensors = [each for each in args if isinstance(each, Tensor)]
+    drops_nothing = _name(target).startswith("attention") and args[-3] == 0
+    kernel = _find_kernel(_name(target))
+    if kernel is None or drops_nothing or not tensors or not tensors[0].dim():
+        return None
+    keys = sample_keys(0, 0, 0, len(tensors[0])).to(tensors[0].device)
+    make = partial(target, *args, **kwargs)
+    drawing = Drawing(SampleDim(0, 1, 1), (), lambda _: keys, KERNELS, make)
+    return partial(kernel, drawing, *args)
+
+
 @dataclass(frozen=True, slots=True)
 class Drawing:
     """What a kernel needs to know to draw."""
