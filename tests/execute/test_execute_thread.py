@@ -50,7 +50,8 @@ def test_a_thread_of_anybody_aborts_the_process() -> None:
         if code:
             break
     assert code == -6
-    assert "terminate called without an active exception" in said
+    # Of several threads that are ended at once, all but the first say "recursively".
+    assert "terminate called" in said
 
 
 def test_the_end_waits_for_a_thread() -> None:
