@@ -123,7 +123,8 @@ def test_a_check_of_losses_fails_on_what_is_not_finite_or_far_off(
 # Runs. AdamW moves the weight by nearly 0.3 a step: 1, 0.7, 0.4, 0.1, and at step 5 its logarithm
 # is that of a negative number.
 
-SPOILT = ["--model", "factories:spoilt", "--steps", "9", "--learning-rate", "0.3"]
+ON_CPU = ["--device", "cpu"]  # on a GPU it would also tell what it compiles
+SPOILT = ["--model", "factories:spoilt", "--steps", "9", "--learning-rate", "0.3", *ON_CPU]
 
 
 def test_a_run_stops_at_the_step_and_keeps_the_checkpoint_before_it(place: Place) -> None:
@@ -177,7 +178,7 @@ def test_a_wrong_variable_is_refused_before_any_step(
 def test_weights_that_the_last_step_spoils_end_a_run(place: Place) -> None:
     # The loss of the only step is finite, and its gradient; the update overflows.
     words = ["run", "spoilt", "--model", "factories:spoilt", "--steps", "1"]
-    words += ["--learning-rate", "1e39"]
+    words += ["--learning-rate", "1e39", *ON_CPU]
     for more, so in (
         ([], ""),
         (["--checkpoint", "kept"], ", so that no checkpoint is written"),

@@ -2,7 +2,6 @@
 
 from argparse import Namespace
 from math import isfinite
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from meshwright.api import simulate
@@ -12,11 +11,13 @@ from meshwright.cli.folder import write_folder
 from meshwright.cluster.cluster import Cluster
 from meshwright.compared import RUN_FILE
 from meshwright.export.perfetto.compare import write_comparison
+from meshwright.files import finite
 from meshwright.graph.graph import Graph
 from meshwright.message import remark, say
 from meshwright.plan.plan import Plan
 from meshwright.planned import CLUSTER_FILE, GRAPH_FILE, PLAN_FILE
 from meshwright.program.program import Program
+from meshwright.report.evidence import wall_seconds
 from meshwright.simulate.measured import measured_timeline
 from meshwright.simulate.timeline import Timeline
 from meshwright.units import format_seconds
@@ -108,14 +109,12 @@ def run_document(
 ) -> dict[str, Any]:
     """A run in numbers; its losses are those of all steps, its times those since `first_step`."""
     run = outcome.run
-    # The first step pays for caches and connections.
-    steady = run.step_seconds[1:] or run.step_seconds
     return {
         "ranks": len(set(program.instructions["device"].tolist())),
         "steps": len(run.step_seconds),
         "first_step": outcome.first_step,
         "losses": list(outcome.losses),
-        "step_seconds": median(steady) if steady else None,
+        "step_seconds": finite(wall_seconds(run)),
         "predicted_seconds": predicted_seconds,
         "is_emulated": run.is_emulated,
     }

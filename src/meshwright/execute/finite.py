@@ -7,8 +7,10 @@ number that is not finite is found by `meshwright.execute.blame`.
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import torch
+import torch.distributed as dist
 
 from meshwright.errors import NonFiniteError, quoted
 from meshwright.execute.fault import name_rank
@@ -73,12 +75,18 @@ class HostCopy:
     is_there: torch.cuda.Event
 
     @staticmethod
-    def of(tensor: torch.Tensor) -> "HostCopy":
-        """Begin to copy a tensor."""
+    def of(tensor: torch.Tensor, work: dist.Work | None = None) -> "HostCopy":
+        """Begin to copy a tensor, once what the GPU was given so far is done, and the work is."""
         value = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        value.copy_(tensor, non_blocking=True)
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
+        side = _side_stream(tensor.device)
+        side.wait_stream(torch.cuda.current_stream(tensor.device))
+        with torch.cuda.stream(side):
+            if work is not None:
+                work.wait()  # the stream does, not the host
+            value.copy_(tensor, non_blocking=True)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+        tensor.record_stream(side)
         return HostCopy(value, event)
 
     def wait(self) -> torch.Tensor:
@@ -86,6 +94,13 @@ class HostCopy:
         for."""
         self.is_there.synchronize()
         return self.value
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """Beside what is computed, so that no step waits for what ranks tell each other."""
+    stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return stream
 
 
 class LossCheck:

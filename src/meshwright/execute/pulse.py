@@ -5,6 +5,7 @@ All of it is one small sum. Nobody waits for it before somebody asks, and whoeve
 other rank to ask as well.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -65,22 +66,25 @@ class Pulse:
             told = torch.tensor(self._told, dtype=torch.float64, device=message_device())
             self._values = torch.cat([self._values.to(told.device), told])
             self._work = dist.all_reduce(self._values, async_op=True)
+        if self._values.device.type == "cuda":
+            # Now: whoever asks later would wait for the steps that the GPU has been given by then.
+            self._copy = HostCopy.of(self._values, self._work)
 
     def settle(self) -> None:
-        """Bring the sums to the host's memory once they are there; a GPU's stay behind it."""
-        if self._work is not None:
-            with waiting(self._progress, f"the loss of step {self.step}"):
+        """Let go of what is on the device, once the sums are in the host's memory."""
+        others = self._work is not None
+        with waiting(self._progress, f"the loss of step {self.step}") if others else nullcontext():
+            if self._copy is not None:
+                self.own = self._values = self._copy.wait()
+            elif self._work is not None:
                 self._work.wait()
-            self._work = None
-        if self._values.device.type == "cuda" and self._copy is None:
-            self._copy = HostCopy.of(self._values)
-            self.own = self._values = self._copy.value  # the device's own is let go of
+        self._work = None
 
     def wait(self) -> list[float]:
         """The sums of all ranks, once all of them have come so far."""
         if not self._sums:
             self.settle()
-            values = (self._values if self._copy is None else self._copy.wait()).tolist()
+            values = self._values.tolist()
             self._sums = values if len(values) > 1 else [*values, *self._told]
         return self._sums
 

@@ -1,67 +1,106 @@
 """Times the steps of a run by a clock that all ranks share."""
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from meshwright.execute.group import CommonClock, waiting
 from meshwright.execute.lowered import Lowered
 from meshwright.execute.message import gather
 from meshwright.execute.progress import Progress
 from meshwright.execute.walk import Times
-from meshwright.simulate.measured import Run
+from meshwright.simulate.measured import TIMED_STEPS, Run
 
 T = TypeVar("T")
 
-TIMED_STEPS = 3
-"""The last so many steps are timed instruction by instruction; the middle one is kept."""
+_BEHIND = 2
+"""So many steps later a GPU is done with a step, or nearly so: nobody waits for its times."""
+Mark = float | torch.cuda.Event
+"""A moment of the common clock, or one that a GPU comes to."""
 
 
 class Recorder:
-    """Times steps, and the last of them instruction by instruction."""
+    """Times steps, and the last of them instruction by instruction.
+
+    A GPU's steps are timed by its own clock while its host runs ahead: as training goes on, a step
+    does not wait for its first kernels to be launched, nor its host for the last ones. Only where
+    ranks must begin together does a step begin on an idle device.
+    """
 
     def __init__(
         self,
         lowered: Lowered,
         num_steps: int,
         watch: Progress | None,
+        device: torch.device,
         *,
         is_measured: bool = True,
     ) -> None:
-        """`is_measured`: steps start together and the last ones are timed in full, which costs a
-        barrier a step."""
+        """`is_measured`: steps of several ranks start together, which costs a barrier a step, and
+        the last ones are timed in full."""
         self.lowered, self.num_steps = lowered, num_steps
-        self.watch, self.is_measured = watch, is_measured
+        self.watch, self.device, self.is_measured = watch, device, is_measured
         with waiting(watch, "setting the clock"):
             self.clock = CommonClock()
+        self.marks: deque[tuple[Mark, Mark]] = deque()
+        """When steps began and ended, of those that are not read yet."""
         self.spans: list[tuple[float, float]] = []
+        """The same of those before, by the common clock."""
         self.times: dict[int, Times] = {}
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+            self.known = _gpu_mark(), self.clock.now()
 
     def step(self, run: Callable[[Times | None], T]) -> T:
         """Run a step, with times to fill where it is one of the last; what it returns."""
-        number = len(self.spans)
-        times = None
-        if self.is_measured:
-            with waiting(self.watch, "the common start of a step"):
-                began = self.clock.start_together()
-            if number >= self.num_steps - TIMED_STEPS:
-                times = self.times[number] = Times()
+        number, times = len(self.spans) + len(self.marks), None
+        if self.is_measured and number >= self.num_steps - TIMED_STEPS:
+            times = self.times[number] = Times()
+        if times is not None or (self.is_measured and dist.is_initialized()):
+            began: Mark = self._start_together()
         else:
-            began = self.clock.now()
+            began = self._mark()
         made = run(times)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        self.spans.append((began, self.clock.now()))
+        self.marks.append((began, self._mark()))
+        while len(self.marks) > _BEHIND:
+            self._read()
         return made
+
+    def _start_together(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        with waiting(self.watch, "the common start of a step"):
+            return self.clock.start_together()
+
+    def _mark(self) -> Mark:
+        """This moment: a GPU's comes when it is done with what it was given so far."""
+        return _gpu_mark() if self.device.type == "cuda" else self.clock.now()
+
+    def _read(self) -> None:
+        """Read the oldest marks, once they are there."""
+        began, ended = map(self._moment, self.marks.popleft())
+        self.spans.append((began, ended))
+
+    def _moment(self, mark: Mark) -> float:
+        if isinstance(mark, float):
+            return mark
+        mark.synchronize()
+        # Milliseconds come in 32 bits: from mark to mark they are few, since the start they are
+        # not.
+        event, moment = self.known
+        self.known = mark, moment + float(event.elapsed_time(mark)) / 1000
+        return self.known[1]
 
     def measure_next(self) -> int:
         """Time the next step in full, where that is asked for and no step was; how many steps are
         still needed for it."""
         if not self.is_measured or self.times:
             return 0
-        self.num_steps = len(self.spans) + 1
+        self.num_steps = len(self.spans) + len(self.marks) + 1
         return 1
 
     def finish(
@@ -73,6 +112,8 @@ class Recorder:
         calls: dict[str, str] | None = None,
     ) -> Run:
         """The run; all ranks call it."""
+        while self.marks:
+            self._read()
         with waiting(self.watch, "the end"):
             spans = np.array(gather(self.spans, list[tuple[float, float]]))
         seconds = spans[:, :, 1].max(axis=0) - spans[:, :, 0].min(axis=0)
@@ -103,3 +144,9 @@ class Recorder:
             measured_step=middle,
             calls=calls or {},
         )
+
+
+def _gpu_mark() -> torch.cuda.Event:
+    event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event

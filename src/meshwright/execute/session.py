@@ -107,7 +107,9 @@ def _emulate(seat: Seat, settings: Settings) -> RankOutcome:
             seat.device, seat.rank_of, program.groups, *communication(program), seat.wiring
         )
     walk = ProgramWalk(program, part, exchange, Emulation(program, part, exchange), seat.watch)
-    recorder = Recorder(lowered, settings.steps, seat.watch, is_measured=settings.is_measured)
+    recorder = Recorder(
+        lowered, settings.steps, seat.watch, seat.device, is_measured=settings.is_measured
+    )
     for _ in range(settings.steps):
         recorder.step(lambda times: walk.run({}, times))
     run = recorder.finish(is_emulated=True, losses=(), software={"torch": str(torch.__version__)})
@@ -178,7 +180,11 @@ def _run_steps(
     trainer, first = course.trainer, course.trainer.num_steps
     watch = trainer.walk.progress
     recorder = Recorder(
-        trainer.lowered, settings.steps - first, watch, is_measured=settings.is_measured
+        trainer.lowered,
+        settings.steps - first,
+        watch,
+        trainer.device,
+        is_measured=settings.is_measured,
     )
     with _dated(trainer):
         was_stopped = _take_steps(course, recorder, batches, settings)

@@ -128,7 +128,7 @@ class Training:
 
     def measure(self, *args: Any, **kwargs: Any) -> Timeline:
         """Train on one batch as `step` does, and time every instruction of every rank."""
-        recorder = Recorder(self.lowered, 1, self.watch)
+        recorder = Recorder(self.lowered, 1, self.watch, self.trainer.device)
         pulse = recorder.step(lambda times: self.trainer.step(args, kwargs, times=times))
         run = recorder.finish(is_emulated=False, losses=(), software=self.trainer.software)
         self._add(pulse)

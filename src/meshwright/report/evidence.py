@@ -8,13 +8,17 @@ import numpy as np
 from meshwright.cluster.cluster import Calibration, Cluster
 from meshwright.graph.graph import Graph
 from meshwright.report.hybrid_facts import main_precision
-from meshwright.simulate.measured import Run
+from meshwright.simulate.measured import TIMED_STEPS, Run
 from meshwright.simulate.timeline import Timeline
 
 
 def wall_seconds(run: Run) -> float:
-    """The median step by the clock on the wall, the first left out: it warms up. NaN: none."""
-    steps = run.step_seconds[1:] or run.step_seconds
+    """The median step by the clock on the wall. NaN: none.
+
+    The first warms up, and the last are slowed down by being timed: they count only where there are
+    no others.
+    """
+    steps = run.step_seconds[1:-TIMED_STEPS] or run.step_seconds[1:] or run.step_seconds
     return float(np.median(steps)) if steps else np.nan
 
 

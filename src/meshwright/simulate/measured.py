@@ -20,6 +20,9 @@ from meshwright.simulate.run_file import read_fields, write_fields
 from meshwright.simulate.tasks import FlowNetwork, chain_rows
 from meshwright.simulate.timeline import Timeline
 
+TIMED_STEPS = 3
+"""The last so many steps of a run are timed instruction by instruction; the middle one is kept."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Run:
