@@ -4,12 +4,14 @@ import os
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cli_runner import run
 
 import meshwright as mw
 from meshwright.interpreter import module_command
 from meshwright.profile.profile import read_profile
+from meshwright.simulate.measured import Run
 
 pytest.importorskip("torch", reason="calibrate needs the torch extra")
 
@@ -28,7 +30,7 @@ def make():
 
 def calibrate(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "calibrated.py").write_text(FACTORY)
-    command = ("calibrate", "calibrated:make", "--device", "cpu", "--batches", "2", *words)
+    command = ("calibrate", "calibrated:make", "--device", "cpu", *words)
     environment = {**os.environ, "MESHWRIGHT_CACHE": str(folder / "cache")}
     return subprocess.run(
         module_command("meshwright", *command, "--budget", "1", "--steps", "3"),
@@ -43,7 +45,8 @@ def calibrate(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_one_command_measures_all_that_the_next_plan_uses(tmp_path: Path, ranks: int) -> None:
     method = "data" if ranks == 2 else "single"
-    done = calibrate(tmp_path, "-o", "made", "--ranks", str(ranks), "--method", method)
+    words = ("--ranks", str(ranks), "--method", method, "--batches", "2")
+    done = calibrate(tmp_path, "-o", "made", *words)
     assert done.returncode == 0, done.stderr
     assert f"Sequential on {ranks} device" in done.stdout
     folder = tmp_path / "made"
@@ -63,6 +66,28 @@ def test_one_command_measures_all_that_the_next_plan_uses(tmp_path: Path, ranks:
     result = run("plan", *arguments, "--method", method, "--budget", 1)
     assert result.code == 0
     assert "(calibrated by" in result.out
+
+
+def test_ops_are_timed_in_the_regions_that_they_run_in(tmp_path: Path) -> None:
+    """A device of its own runs the step on all samples and on those of one of two replicas."""
+    words = ("--compile", "--ranks", "2", "--method", "data", "--batches", "4")
+    done = calibrate(tmp_path, "-o", "made", *words)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "made"
+    (table,) = read_profile(folder / "times.json.gz").tables
+    assert table.software["compiler"] == "inductor"
+    assert table.batches == (4, 8)
+    for samples in (8, 4):
+        assert Run.load(folder / "trial" / f"ran-{samples}" / "run.json.gz").software == dict(
+            table.software
+        )
+    graph = mw.load_graph(folder / "graph.json.gz")
+    assert np.isfinite(graph.seconds["cpu"]).all()
+    assert 4.0 in graph.ladders["cpu"]
+    run = Run.load(folder / "ran" / "run.json.gz")
+    assert run.software["compiler"] == "inductor"
+    (record,) = mw.cluster(folder / "cluster.yaml").calibrations
+    assert record.num_devices == 2
 
 
 def test_what_a_command_refuses_ends_it(tmp_path: Path) -> None:

@@ -403,8 +403,8 @@ def test_a_busy_machine_is_warned_of(factory: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--device", "cuda"), "profile: without a MODEL only `--device cpu` is measured"),
-        (("--device", "cpu", "-o", "p"), "profile: without a MODEL only `--device cpu` is"),
+        (("--device", "cuda"), "profile: needs -o FILE for the times of the host's launches"),
+        (("--device", "cpu", "-o", "p"), "profile: without a MODEL `--device cpu` takes no -o"),
         (("alexnet-32", "--device", "cpu"), "profile: needs -o FILE"),
         (("--device", "cpu", "--threads", 0), "argument --threads"),
     ],

@@ -467,6 +467,18 @@ def test_kernel_calls_of_a_run_become_a_profile(tmp_path: Path) -> None:
     assert (table.device_type, dict(table.software)) == ("box", {"torch": "2.11.0"})
     # b0 takes 20 ms and b1 40: one call, whose median is 30.
     assert dict(table.calls) == pytest.approx({mm: 0.01, relu: 0.03})
+    assert table.batches == (int(graph.batch),)
+
+
+def test_a_profile_names_the_samples_that_kernels_ran_on() -> None:
+    # Two microbatches of a batch of 8, each on two replicas: 2 samples at a time.
+    graph = replace(chain([0.01, 0.02], [MB] * 2), batch=8.0)
+    plan = staged(graph, [("h0.d0", "h1.d0")], 2)
+    timeline = simulate(graph, hosts(100 * MB, 0.0), plan)
+    run = run_of(timeline, calls={"f0": '{"op":"aten.mm.default"}'})
+    measured = measured_timeline(timeline.program, run)
+    (table,) = measured_profile(hosts(100 * MB, 0.0), run, measured, DATE).tables
+    assert table.batches == (2,)
 
 
 def test_calls_on_different_numbers_of_rows_stay_out_of_a_profile() -> None:

@@ -2,7 +2,8 @@
 what the next plan uses.
 
 Each measurement is a command of its own, run here one after another; this decides their order and
-what each is given.
+what each is given. Kernels are timed as they will run: by themselves, or, where a compiler merges
+them, in runs of the whole step on one device.
 """
 
 import subprocess
@@ -18,10 +19,12 @@ from meshwright.api import simulate
 from meshwright.cli.console import print_json, print_line
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder
+from meshwright.cluster.build import fully_connected
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.machine import CPU
 from meshwright.compared import read_case
 from meshwright.errors import InputError, os_errors
+from meshwright.graph.graph import Graph
 from meshwright.interpreter import module_command
 from meshwright.message import remark
 from meshwright.profile.profile import read_profile
@@ -32,7 +35,9 @@ from meshwright.source import need_torch
 from meshwright.units import format_count, format_percent, format_seconds
 
 DETECTED, CLUSTER, TIMES, GRAPH = "detected.yaml", "cluster.yaml", "times.json.gz", "graph.json.gz"
-PLAN, RAN = "plan", "ran"
+PLAN, RAN, TRIAL = "plan", "ran", "trial"
+_TRIAL_STEPS = 6
+"""Of a trial: some in which libraries choose kernels, then those that are timed."""
 _STEP = ("optimizer", "sequence", "precision", "autocast", "loss_function")
 """The options of a step of the model, which all commands take alike."""
 
@@ -80,22 +85,80 @@ def _measure_cluster(arguments: Namespace, folder: Path) -> str:
 
 def _measure_step(arguments: Namespace, folder: Path, cluster: str) -> None:
     """The times of the model's kernels, a plan by these, and a run of it."""
-    model, step = arguments.model, _given(arguments, *_STEP)
-    batch = _given(arguments, "batch")
-    words = [*step, *batch, *_given(arguments, "batches", "threads")]
-    if arguments.device_type is not None:
-        words += ["--type", arguments.device_type]
-    _run(["profile", model, "--device", arguments.device, "-o", folder / TIMES, *words])
+    model, step, batch = arguments.model, _given(arguments, *_STEP), _given(arguments, "batch")
+    compiles: bool = arguments.device != CPU if arguments.compile is None else arguments.compile
+    if compiles:
+        _time_regions(arguments, folder, cluster)
+    else:
+        words = [*step, *batch, *_given(arguments, "batches", "threads"), *_named_type(arguments)]
+        _run(["profile", model, "--device", arguments.device, "-o", folder / TIMES, *words])
     if shares := _launch_shares(folder):
         with_launch_shares(load_cluster(cluster), shares).save(folder / CLUSTER)
         cluster = str(folder / CLUSTER)
-    times = ["--profile", folder / TIMES]
-    _run(["capture", model, "-o", folder / GRAPH, *times, *step, *batch])
+    times = ["--profile", folder / TIMES] if (folder / TIMES).exists() else []
+    merges = ["--compile"] if compiles else []
+    _run(["capture", model, "-o", folder / GRAPH, *times, *merges, *step, *batch])
     search = ["--budget", arguments.budget, "--method", arguments.method]
     _run(["plan", folder / GRAPH, "--cluster", cluster, "-o", folder / PLAN, *search])
-    # Kernels were timed as they are without a compiler.
-    how = ["--steps", arguments.steps, "--device", arguments.device, "--no-compile"]
-    _run(["run", folder / PLAN, "--model", model, "-o", folder / RAN, *how, *step])
+    _run_plan(arguments, folder / PLAN, folder / RAN, arguments.steps, compiles=compiles)
+
+
+def _time_regions(arguments: Namespace, folder: Path, cluster: str) -> None:
+    """Time the ops of the step in the regions that a compiler makes of them.
+
+    A device of its own runs the step on all samples and, where there are several devices, on the
+    fewer samples of their microbatches and shares. What it lacks the memory for is left out.
+    """
+    step, trial = _given(arguments, *_STEP), folder / TRIAL
+    kind = arguments.device_type or CPU
+    if arguments.device != CPU:
+        words = ["--device", arguments.device, "-o", folder / TIMES, *_named_type(arguments)]
+        _run(["profile", *words])
+        kind = max(read_profile(folder / TIMES).tables, key=lambda table: table.date).device_type
+    devices = load_cluster(cluster)
+    with os_errors(f"{trial}: cannot be made"):
+        trial.mkdir(exist_ok=True)
+    own = devices.types.get(kind, kind)
+    one = fully_connected(num_devices=1, device_type=own, bytes_per_second=1e9, name=f"{kind}-x1")
+    one.save(trial / CLUSTER)
+    size, *fewer = _trial_batches(arguments, trial, several=devices.num_devices > 1)
+    for samples in (size, *fewer):
+        graph, plan, ran = trial / GRAPH, trial / f"{PLAN}-{samples}", trial / f"{RAN}-{samples}"
+        words = ["-o", graph, "--batch", samples, *step]
+        is_asked = samples == size or arguments.batches is not None
+        refused = () if is_asked else (ExitCode.BAD_INPUT,)  # batch norm needs two samples
+        if _run(["capture", arguments.model, "--compile", *words], *refused):
+            break
+        single = ["--cluster", trial / CLUSTER, "--method", "single"]
+        if _run(["plan", graph, "-o", plan, *single], ExitCode.NO_PLAN) == ExitCode.NO_PLAN:
+            remark(f"calibrate: {samples:,} samples do not fit one device, and are not timed on it")
+            continue
+        _run_plan(arguments, plan, ran, _TRIAL_STEPS, compiles=True)
+        _run(["compare", plan, ran, "--write-profile", folder / TIMES])
+
+
+def _trial_batches(arguments: Namespace, trial: Path, *, several: bool) -> Sequence[int]:
+    """The numbers of samples that a step is timed on: the step's own, and fewer where asked for or
+    where several devices may divide them."""
+    from meshwright.capture.sized import find_halves
+
+    words = [*_given(arguments, *_STEP), *_given(arguments, "batch")]
+    _run(["capture", arguments.model, "--compile", "-o", trial / GRAPH, *words])
+    size = int(Graph.load(trial / GRAPH).batch)
+    fewer = find_halves(size) if several else ()
+    more = fewer if arguments.batches is None else arguments.batches
+    return list(dict.fromkeys((size, *more)))
+
+
+def _run_plan(arguments: Namespace, plan: Path, ran: Path, steps: int, *, compiles: bool) -> None:
+    """Run a plan, measured, as its ops were timed."""
+    how = ["--steps", steps, "--device", arguments.device]
+    how += ["--compile" if compiles else "--no-compile", *_given(arguments, *_STEP)]
+    _run(["run", plan, "--model", arguments.model, "-o", ran, *how])
+
+
+def _named_type(arguments: Namespace) -> list[str]:
+    return [] if arguments.device_type is None else ["--type", arguments.device_type]
 
 
 def _given(arguments: Namespace, *names: str) -> list[str]:
@@ -109,16 +172,18 @@ def _given(arguments: Namespace, *names: str) -> list[str]:
     return words
 
 
-def _run(words: Sequence[object]) -> None:
+def _run(words: Sequence[object], *others: int) -> int:
+    """Run a command of this program, which may also end with one of these exit codes."""
     texts = [str(word) for word in words]
-    _call(texts[0] if texts[0] != "cluster" else " ".join(texts[:2]), _command(texts))
+    name = texts[0] if texts[0] != "cluster" else " ".join(texts[:2])
+    return _call(name, _command(texts), *others)
 
 
 def _command(words: Sequence[str]) -> list[str]:
     return module_command("meshwright", *words)
 
 
-def _call(name: str, command: Sequence[str]) -> None:
+def _call(name: str, command: Sequence[str], *others: int) -> int:
     """Run a command; what it prints for people is left out, what it remarks is shown."""
     remark(f"calibrate: {name}")
     sys.stderr.flush()
@@ -128,15 +193,18 @@ def _call(name: str, command: Sequence[str]) -> None:
         raise _Stopped from None
     if done.returncode == ExitCode.INTERRUPTED:
         raise _Stopped
-    if done.returncode:
+    if done.returncode and done.returncode not in others:
         raise InputError(
             f"calibrate: `meshwright {name}` ended with exit code {done.returncode}; "
             f"what it said stands above"
         )
+    return done.returncode
 
 
 def _launch_shares(folder: Path) -> dict[str, float]:
     """How fast hosts launch kernels, by type of device, as it was measured last."""
+    if not (folder / TIMES).exists():  # nothing fitted one device
+        return {}
     tables = sorted(read_profile(folder / TIMES).tables, key=lambda table: table.date)
     return {each.device_type: each.launch_share for each in tables if each.launch_share is not None}
 

@@ -53,16 +53,19 @@ class _Profiled:
 
 def run_profile(arguments: Namespace) -> int:
     """Time the calls of a step that the file does not have, and add them to it; or, without a
-    model, the CPU itself."""
+    model, the CPU itself, or how fast this host launches kernels."""
     threads = arguments.threads or rank_threads()
-    if arguments.model is None:
-        if arguments.device != CPU or arguments.output is not None:
-            raise InputError("profile: without a MODEL only `--device cpu` is measured, without -o")
+    if arguments.model is None and arguments.device == CPU:
+        if arguments.output is not None:
+            raise InputError("profile: without a MODEL `--device cpu` takes no -o")
         measure(arguments, threads)
         return ExitCode.DONE
     if arguments.output is None:
-        raise InputError("profile: needs -o FILE for the times of a model's kernels")
+        what = "the host's launches" if arguments.model is None else "a model's kernels"
+        raise InputError(f"profile: needs -o FILE for the times of {what}")
     need_torch("profile")
+    if arguments.model is None:
+        return _profile_launches(arguments)
     from meshwright.capture.device import device_name, device_software, open_device
     from meshwright.capture.launch import measure_launch_share
     from meshwright.capture.profile import time_calls
@@ -108,6 +111,32 @@ def run_profile(arguments: Namespace) -> int:
             merge_profiles(_read_output(path), Profile(tables=(new,))).save(path)
     _report(arguments, sized, {**known, **found.calls}, found, (kind, name, software))
     return ExitCode.INTERRUPTED if found.was_interrupted else ExitCode.DONE
+
+
+def _profile_launches(arguments: Namespace) -> int:
+    """Measure how fast this host launches kernels, and add that to the file."""
+    from meshwright.capture.device import device_name, device_software, open_device
+    from meshwright.capture.launch import measure_launch_share
+
+    path: Path = arguments.output
+    before = _read_output(path)
+    device = open_device(arguments.device, None)
+    kind = arguments.device_type or find_device_type(device_name(device))
+    check_device_type(kind)
+    share = measure_launch_share(device)
+    table = Table(
+        device_type=kind,
+        device=device_name(device),
+        software=device_software(device),
+        date=datetime.now(UTC).replace(microsecond=0),
+        launch_share=share,
+    )
+    merge_profiles(before, Profile(tables=(table,))).save(path)
+    if arguments.json:
+        print_json({"profile": str(path), "device_type": kind, "launch_share": share})
+    else:
+        remark(f"{path}: this host launches kernels in {share:.3g} times what the cost model says")
+    return ExitCode.DONE
 
 
 def _read_output(path: Path) -> Profile:

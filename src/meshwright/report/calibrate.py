@@ -10,12 +10,12 @@ from datetime import datetime
 
 import numpy as np
 
-from meshwright.array import Bools
+from meshwright.array import Bools, Records
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.kind import KINDS, Protocol
 from meshwright.cost.collective import Algorithm, CollectiveCost, collective_cost
 from meshwright.errors import InputError, quoted
-from meshwright.graph.graph import Graph, Split
+from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.profile.profile import Profile, Table
 from meshwright.program.program import Kind, Program
 from meshwright.report.fit import (
@@ -39,6 +39,8 @@ def measured_profile(cluster: Cluster, run: Run, measured: Timeline, date: datet
     """The median seconds of the kernel calls of a run, a table a type of device.
 
     Ops whose replicas had different numbers of rows are left out: the run has one call for each.
+    The tables name the numbers of samples that the others ran on, so that a step with others finds
+    them.
     """
     calls = _call_of_ops(measured.program.graph, run.calls)
     rows, seconds = measured.program.instructions, measured.finish - measured.start
@@ -56,12 +58,29 @@ def measured_profile(cluster: Cluster, run: Run, measured: Timeline, date: datet
     for each, value in zip(keys.tolist(), middle.tolist(), strict=True):
         number, text = divmod(each, len(texts))
         found.setdefault(cluster.type_names[number], {})[names[text]] = value
+    samples = _find_samples(measured.program, rows[picked])
     return Profile(
         tables=tuple(
-            Table(device_type=name, device=name, software=run.software, date=date, calls=table)
+            Table(
+                device_type=name,
+                device=name,
+                software=run.software,
+                date=date,
+                calls=table,
+                batches=samples,
+            )
             for name, table in found.items()
         )
     )
+
+
+def _find_samples(program: Program, rows: Records) -> tuple[int, ...]:
+    """The whole numbers of samples that instructions which divide the batch ran on."""
+    graph = program.graph
+    divides = (graph.split[rows["op"]] != Split.NONE) & (graph.phase[rows["op"]] != Phase.UPDATE)
+    share = (rows["rows_to"] - rows["rows_from"])[divides] / program.microbatches
+    samples = np.unique(np.round(share * graph.batch, 6))
+    return tuple(int(each) for each in samples.tolist() if each >= 1 and each == int(each))
 
 
 def _call_of_ops(graph: Graph, calls: Mapping[str, str]) -> list[str]:

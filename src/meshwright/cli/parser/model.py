@@ -1,5 +1,6 @@
 """The options of what makes graphs of models: `meshwright capture`, `profile` and `zoo`."""
 
+from argparse import BooleanOptionalAction
 from typing import Any
 
 from meshwright.cli.parser.option import (
@@ -63,7 +64,8 @@ def add_profile(commands: Any) -> None:
         metavar="MODEL",
         nargs="?",
         help=f"{MODEL}; without one, `--device cpu` measures what devices of type cpu are on this "
-        f"machine, in seconds, for all commands",
+        f"machine, in seconds, for all commands, and `--device cuda` how fast the host launches "
+        f"kernels",
     )
     parser.add_argument(
         "--device", required=True, choices=DEVICES, help="where kernels run: one of this machine"
@@ -118,7 +120,16 @@ def add_calibrate(commands: Any) -> None:
     parser.add_argument("--method", default="auto", metavar="M", help="of the plan (default: auto)")
     add_value(parser, "--steps", count, "N", "steps to run", 10)
     parser.add_argument(
-        "--batches", type=counts, metavar="B,...", help="as for `profile` (default: its default)"
+        "--compile",
+        action=BooleanOptionalAction,
+        help="time ops in the regions that TorchInductor makes of them, by running the step on one "
+        "device, and run the plan so (default: on GPUs, as `run` does)",
+    )
+    parser.add_argument(
+        "--batches",
+        type=counts,
+        metavar="B,...",
+        help="as for `profile` (default: its default; compiled on one device none)",
     )
     parser.add_argument(
         "--type", dest="device_type", metavar="T", help="as for `profile` (default: by its name)"
