@@ -220,13 +220,14 @@ def segment_ops(graph: Graph, placement: Placement, buckets: Buckets) -> Ints:
 def _segment_updates(
     graph: Graph, buckets: Buckets, local: Ints, updates: npt.NDArray[np.intp], segment: Ints
 ) -> None:
-    inputs = graph.inputs
+    update, inputs = int(Phase.UPDATE), graph.inputs
+    phase, source = graph.phase.tolist(), graph.tensor_source.tolist()
+    bucket, turn = buckets.of_tensor.tolist(), local.tolist()
     for op in updates.tolist():
         last = 0
         for tensor in inputs[op].tolist():
-            source = graph.tensor_source[tensor]
-            if graph.phase[source] == Phase.UPDATE:
-                last = max(last, segment[source])
-            elif buckets.of_tensor[tensor] >= 0:
-                last = max(last, local[buckets.of_tensor[tensor]] + 1)
+            if phase[source[tensor]] == update:
+                last = max(last, int(segment[source[tensor]]))
+            elif bucket[tensor] >= 0:
+                last = max(last, turn[bucket[tensor]] + 1)
         segment[op] = last

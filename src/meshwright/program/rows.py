@@ -8,7 +8,7 @@ import numpy as np
 from meshwright.array import Floats, Ints, Longs, Records
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import copy_seconds
-from meshwright.graph.graph import Phase, Split
+from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.plan import Schedule, Sync
 from meshwright.program.collective import Groups, Lane, teams_of
 from meshwright.program.expand.expansion import Axis
@@ -185,37 +185,45 @@ def saved_extras(work: Work, instance: Longs, num_buffers: int) -> tuple[Records
     caller holds, what inference returns and reads on. An update runs once, after all of them.
     """
     graph, placement = work.graph, work.placement
-    backward: dict[int, list[int]] = {}
-    later = graph.partner < np.arange(graph.num_ops)
-    for op in np.flatnonzero(
-        (graph.partner >= 0) & later & (graph.phase == Phase.BACKWARD)
-    ).tolist():
-        if graph.phase[graph.partner[op]] != Phase.UPDATE:
-            backward.setdefault(int(graph.partner[op]), []).append(op)
-    buffers: list[Records] = []
-    reads: list[Records] = []
-    for op in np.flatnonzero(graph.saved_bytes > 0).tolist():
-        slots = placement.replicas(int(placement.part_of_op[op]))
-        share = placement.replica_to[slots] - placement.replica_from[slots]
-        if work.split[op] == Split.NONE:
-            share = np.ones_like(share)
-        times = 1 if graph.phase[op] == Phase.UPDATE else work.microbatches
-        each = np.zeros(len(share) * times, BUFFER)
-        each["device"] = np.tile(placement.replica_device[slots], times)
-        each["writer"] = instance[op] + np.arange(len(each))
-        each["tensor"] = -1
-        each["bytes"] = np.tile(graph.saved_bytes[op] * share / times, times)
-        own = placement.part_of_op[op]
-        readers = [reader for reader in backward.get(op, []) if placement.part_of_op[reader] == own]
-        each["lasts"] = not readers
-        for reader in readers:
-            pairs = np.zeros(len(each), PAIR)
-            pairs["first"] = instance[reader] + np.arange(len(each))
-            pairs["second"] = num_buffers + np.arange(len(each))
-            reads.append(pairs)
-        num_buffers += len(each)
-        buffers.append(each)
-    return (
-        np.concatenate(buffers) if buffers else np.zeros(0, BUFFER),
-        np.concatenate(reads) if reads else np.zeros(0, PAIR),
-    )
+    part = placement.part_of_op
+    ops = np.flatnonzero(graph.saved_bytes > 0)
+    num_slots = np.diff(placement.replica_start)[part[ops]]
+    times = np.where(graph.phase[ops] == Phase.UPDATE, 1, work.microbatches)
+    count = num_slots * times  # an instance of an op for each microbatch and replica
+    ends = np.cumsum(count)
+    place, offset = np.repeat(np.arange(len(ops)), count), _runs(count)
+    slot = placement.replica_start[part[ops]][place] + offset % num_slots[place]
+    share = placement.replica_to[slot] - placement.replica_from[slot]
+    share = np.where(work.split[ops][place] == Split.NONE, 1.0, share)
+    of_place = np.full(graph.num_ops, -1)
+    of_place[ops] = np.arange(len(ops))
+    readers = _saved_readers(graph, part)
+    readers = readers[of_place[graph.partner[readers]] >= 0]
+    read = of_place[graph.partner[readers]]
+
+    buffers = np.zeros(len(place), BUFFER)
+    buffers["device"] = placement.replica_device[slot]
+    buffers["writer"] = instance[ops][place] + offset
+    buffers["tensor"] = -1
+    buffers["bytes"] = graph.saved_bytes[ops][place] * share / times[place]
+    buffers["lasts"] = (np.bincount(read, minlength=len(ops)) == 0)[place]
+    pairs = np.zeros(int(count[read].sum()), PAIR)
+    along = _runs(count[read])
+    pairs["first"] = np.repeat(instance[readers], count[read]) + along
+    pairs["second"] = num_buffers + np.repeat((ends - count)[read], count[read]) + along
+    return buffers, pairs
+
+
+def _saved_readers(graph: Graph, part: Ints) -> Longs:
+    """The backward ops that read what their forward op has saved on the same device, by that op."""
+    later = (graph.partner >= 0) & (graph.partner < np.arange(graph.num_ops))
+    found = np.flatnonzero(later & (graph.phase == Phase.BACKWARD))
+    partner = graph.partner[found]
+    found = found[(graph.phase[partner] != Phase.UPDATE) & (part[partner] == part[found])]
+    return found[np.argsort(graph.partner[found], kind="stable")].astype(np.int64, copy=False)
+
+
+def _runs(count: Longs) -> Longs:
+    """0, 1, ... up to each of these counts, one run after the other."""
+    ends = np.cumsum(count)
+    return np.arange(int(count.sum())) - np.repeat(ends - count, count)

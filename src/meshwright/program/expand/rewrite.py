@@ -6,7 +6,7 @@ Numbers of ops and tensors stay valid until then; new ones are numbered after th
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,18 +31,19 @@ class Rewrite:
         """By op: where it stands; the new order is by these."""
         self.changed: list[dict[str, Any]] = [{} for _ in range(count)]
         """By op: columns in which it differs from that row, those of `Expansion` included."""
+        columns = {
+            "source": self.graph.tensor_source,
+            "bytes": self.graph.tensor_bytes,
+            "fixed_bytes": self.graph.fixed_tensor_bytes,
+            "is_partial": self.graph.tensor_partial,
+            "origin": before.tensor_origin,
+            "held": before.held,
+            "rows": before.rows,
+            "row": np.arange(self.graph.num_tensors),
+        }
+        values = zip(*(each.tolist() for each in columns.values()), strict=True)
         self.tensors: list[dict[str, Any]] = [
-            {
-                "source": int(self.graph.tensor_source[t]),
-                "bytes": float(self.graph.tensor_bytes[t]),
-                "fixed_bytes": float(self.graph.fixed_tensor_bytes[t]),
-                "is_partial": bool(self.graph.tensor_partial[t]),
-                "origin": int(before.tensor_origin[t]),
-                "held": int(before.held[t]),
-                "rows": bool(before.rows[t]),
-                "row": t,
-            }
-            for t in range(self.graph.num_tensors)
+            dict(zip(columns, each, strict=True)) for each in values
         ]
         self.reads: list[list[int]] = [
             each.tolist() for each in map(self.graph.inputs.__getitem__, range(count))
@@ -175,6 +176,7 @@ class Rewrite:
     def done(self) -> Expansion:
         """The new expansion, its ops in the order of their places."""
         order = sorted(range(self.num_ops), key=lambda op: (self.place[op], op))
+        ops = _NewOps.of([self.rows[op] for op in order], [self.changed[op] for op in order])
         number = places_in(order, self.num_ops, np.int32)
         by_source = sorted(
             range(len(self.tensors)), key=lambda t: (number[self.tensors[t]["source"]], t)
@@ -186,52 +188,40 @@ class Rewrite:
         ]
         place_of = {tensor: place for place, tensor in enumerate(by_source)}
         pairs = sorted((place_of[tensor], op) for tensor, op in uses)
-        graph = self._graph(order, number, by_source, pairs)
+        graph = self._graph(ops, number, by_source, pairs)
         before = self.before
         return Expansion(
             graph=graph,
-            part_of_op=self._column(order, "part_of_op", before.part_of_op),
-            priority=self._priorities(order),
-            origin=self._column(order, "origin", before.origin),
-            collective=self._column(order, "collective", before.collective),
-            axis=self._column(order, "axis", before.axis),
+            part_of_op=ops.column("part_of_op", before.part_of_op),
+            priority=self._priorities(ops),
+            origin=ops.column("origin", before.origin),
+            collective=ops.column("collective", before.collective),
+            axis=ops.column("axis", before.axis),
             tensor_origin=np.array([self.tensors[t]["origin"] for t in by_source], dtype=np.int32),
             held=np.array([self.tensors[t]["held"] for t in by_source], dtype=np.int8),
             rows=np.array([self.tensors[t]["rows"] for t in by_source], dtype=np.bool_),
-            role=self._column(order, "role", before.role),
-            cut=self._column(order, "cut", before.cut),
+            role=ops.column("role", before.role),
+            cut=ops.column("cut", before.cut),
             bundles=tuple(self.bundles),
-            bundle=self._column(order, "bundle", before.bundle),
-            hop=self._column(order, "hop", before.hop),
+            bundle=ops.column("bundle", before.bundle),
+            hop=ops.column("hop", before.hop),
         )
 
-    def _priorities(self, order: list[int]) -> Floats:
+    def _priorities(self, ops: "_NewOps") -> Floats:
         """Of the op that each was made from; by place where the plan leaves it to the graph."""
         before = self.before.priority
         if np.array_equal(before, -np.arange(len(before), dtype=np.float64)):
-            return -np.arange(len(order), dtype=np.float64)
-        given: Floats = self._column(order, "priority", before)
+            return -np.arange(len(ops.rows), dtype=np.float64)
+        given: Floats = ops.column("priority", before)
         return given
 
-    def _column(self, order: list[int], name: str, old: Any) -> Any:
-        new = old[[self.rows[op] for op in order]].copy()
-        for place, op in enumerate(order):
-            if name in self.changed[op]:
-                new[place] = self.changed[op][name]
-        return new
-
     def _graph(
-        self, order: list[int], number: Any, by_source: list[int], pairs: list[tuple[int, int]]
+        self, ops: "_NewOps", number: Any, by_source: list[int], pairs: list[tuple[int, int]]
     ) -> Graph:
         graph = self.graph
-        columns: dict[str, Any] = {
-            name: tuple(
-                self.changed[op].get(name, getattr(graph, name)[self.rows[op]]) for op in order
-            )
-            for name in OP_TEXTS
-        }
+        columns: dict[str, Any] = {name: ops.texts(name, getattr(graph, name)) for name in OP_TEXTS}
         for name in (*OP_CODES, *OP_SIZES):
-            columns[name] = self._column(order, name, getattr(graph, name))
+            columns[name] = ops.column(name, getattr(graph, name))
         partner = columns["partner"]
         partner[partner >= 0] = number[partner[partner >= 0]]
         tensors = [self.tensors[t] for t in by_source]
@@ -239,9 +229,9 @@ class Rewrite:
             name=graph.name,
             batch=graph.batch,
             **columns,
-            **self._times(order),
-            mixes=self._column(order, "mixes", graph.mixes),
-            superlinear=self._superlinear(order, tensors),
+            **self._times(ops),
+            mixes=ops.column("mixes", graph.mixes),
+            superlinear=self._superlinear(ops, tensors),
             tensor_source=np.array([number[each["source"]] for each in tensors], dtype=np.int32),
             tensor_bytes=np.array([each["bytes"] for each in tensors], dtype=np.float64),
             fixed_tensor_bytes=np.array([each["fixed_bytes"] for each in tensors], np.float64),
@@ -250,27 +240,62 @@ class Rewrite:
             use_op=np.array([op for _, op in pairs], dtype=np.int32),
         )
 
-    def _times(self, order: list[int]) -> Any:
+    def _times(self, ops: "_NewOps") -> Any:
         """Measured times hold for whole ops; whoever resizes one says what it takes now."""
         names = iter(self.times)
         return change_times(
             self.graph.seconds,
             self.graph.ladders,
-            lambda each: self._column(order, next(names), each),
+            lambda each: ops.column(next(names), each),
         )
 
     def _superlinear(
-        self, order: list[int], tensors: Iterable[Mapping[str, Any]]
+        self, ops: "_NewOps", tensors: Iterable[Mapping[str, Any]]
     ) -> dict[str, Floats]:
         made: dict[str, Floats] = {}
         for name, old in self.graph.superlinear.items():
             if name in OP_STEEP:
-                made[name] = self._column(order, name, old)
+                made[name] = ops.column(name, old)
             else:
                 made[name] = np.array(
                     [old[each["row"]] if each["row"] >= 0 else 0.0 for each in tensors]
                 )
         return made
+
+
+class _NewOps(NamedTuple):
+    """The ops of the new expansion, in their order."""
+
+    rows: list[int]
+    """By op: the old op whose columns it has."""
+    changes: dict[str, tuple[list[int], list[Any]]]
+    """By column: the ops that differ from that row, and what they have."""
+
+    @staticmethod
+    def of(rows: list[int], changed: Iterable[Mapping[str, Any]]) -> "_NewOps":
+        """By op its row, and the columns in which it differs from that."""
+        changes: dict[str, tuple[list[int], list[Any]]] = {}
+        for op, columns in enumerate(changed):
+            for name, value in columns.items():
+                ops, values = changes.setdefault(name, ([], []))
+                ops.append(op)
+                values.append(value)
+        return _NewOps(rows, changes)
+
+    def column(self, name: str, old: Any) -> Any:
+        """A column of the new ops."""
+        new = old[self.rows]
+        if name in self.changes:
+            ops, values = self.changes[name]
+            new[ops] = values
+        return new
+
+    def texts(self, name: str, old: Sequence[str]) -> tuple[str, ...]:
+        """A column of texts."""
+        new = [old[row] for row in self.rows]
+        for op, value in zip(*self.changes.get(name, ((), ())), strict=True):
+            new[op] = value
+        return tuple(new)
 
 
 def name_times(graph: Graph) -> dict[str, Floats]:
