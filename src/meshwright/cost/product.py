@@ -155,9 +155,13 @@ def group(products: Products, work: ProductWork) -> Iterator[tuple[Key, npt.NDAr
     is_direct = work.alignment >= FULL_ALIGNMENT
     windowed = np.isin(kinds, CONVOLUTIONS)
     is_direct &= ~windowed | (np.abs(work.taps - 1) < POINTWISE)
-    for kind in shapes.Math:
-        for name in dict.fromkeys(names):
-            same = np.isin(products.precision, [i for i, each in enumerate(names) if each == name])
+    there = set(kinds.tolist())
+    of_name = {
+        name: np.isin(products.precision, [i for i, each in enumerate(names) if each == name])
+        for name in dict.fromkeys(names)
+    }
+    for kind in (each for each in shapes.Math if each in there):
+        for name, same in of_name.items():
             for direct in (False, True):
                 chosen = np.flatnonzero((kinds == kind) & same & (is_direct == direct))
                 if len(chosen):

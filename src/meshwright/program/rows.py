@@ -220,7 +220,8 @@ def _saved_readers(graph: Graph, part: Ints) -> Longs:
     found = np.flatnonzero(later & (graph.phase == Phase.BACKWARD))
     partner = graph.partner[found]
     found = found[(graph.phase[partner] != Phase.UPDATE) & (part[partner] == part[found])]
-    return found[np.argsort(graph.partner[found], kind="stable")].astype(np.int64, copy=False)
+    ordered: Longs = found[np.argsort(graph.partner[found], kind="stable")]
+    return ordered
 
 
 def _runs(count: Longs) -> Longs:

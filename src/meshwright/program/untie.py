@@ -8,6 +8,7 @@ both are added up in the update phase, and both are updated by the sum, so that 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -33,6 +34,15 @@ class _Tie:
     sum: int
     """The op that adds up the gradients of both uses."""
     update: int
+    near: tuple[int, ...]
+    """The ops that use the copy: those of the weight in the other part."""
+
+
+_UNTIED: WeakKeyDictionary[Graph, dict[tuple[_Tie, ...], tuple[Graph, tuple[str, ...]]]] = (
+    WeakKeyDictionary()
+)
+"""Untied graphs, with the names of the copies' updates: many plans of a graph untie the same, and
+what is known of a graph, such as its layers and its times, is found again by the object."""
 
 
 def untie(graph: Graph, cluster: Cluster, plan: Plan) -> tuple[Graph, Plan, Placement]:
@@ -44,16 +54,25 @@ def untie(graph: Graph, cluster: Cluster, plan: Plan) -> tuple[Graph, Plan, Plac
     ties = [] if plan.is_plain else list(_find_ties(graph, placement))
     if not ties:
         return graph, plan, placement
-    rewrite = Rewrite(unexpanded(graph, placement))
-    updates = [_copy_weights(rewrite, tie, placement) for tie in ties]
-    untied = rewrite.done().graph
+    known, key = _UNTIED.setdefault(graph, {}), tuple(ties)
+    if key not in known:
+        known[key] = _copy_all(graph, placement, ties)
+    untied, updates = known[key]
     parts = list(plan.parts)
-    for tie, update in zip(ties, updates, strict=True):
-        name = rewrite.changed[update]["op_names"]
+    for tie, name in zip(ties, updates, strict=True):
         _add_op(parts, int(placement.part_of_op[tie.other]), name, placement.priority[tie.update])
         _move_sum(parts, untied, graph.op_names[tie.sum], placement, graph)
     new = replace(plan, parts=tuple(parts))
     return untied, new, resolve(untied, cluster, new)
+
+
+def _copy_all(
+    graph: Graph, placement: Placement, ties: list[_Tie]
+) -> tuple[Graph, tuple[str, ...]]:
+    """The graph with a copy of each of these weights, and the names of the copies' updates."""
+    rewrite = Rewrite(unexpanded(graph, placement))
+    updates = [_copy_weights(rewrite, tie) for tie in ties]
+    return rewrite.done().graph, tuple(rewrite.changed[each]["op_names"] for each in updates)
 
 
 def _add_op(parts: list[Part], number: int, name: str, priority: float) -> None:
@@ -110,7 +129,16 @@ def _find_ties(graph: Graph, placement: Placement) -> Iterator[_Tie]:
                 f"model with `untie`, so that each part has a copy"
             )
         other = next(op for op in users.tolist() if op != home[0])
-        yield _Tie(home=home[0], other=other, sum=sums[0], update=readers[0])
+        near = np.flatnonzero(
+            ((graph.group == group) & (part_of == part_of[other])) | (graph.partner == other)
+        )
+        yield _Tie(
+            home=home[0],
+            other=other,
+            sum=sums[0],
+            update=readers[0],
+            near=tuple(near.tolist()),
+        )
 
 
 def _adds_gradients(graph: Graph, op: int) -> bool:
@@ -126,13 +154,11 @@ def _adds_gradients(graph: Graph, op: int) -> bool:
     )
 
 
-def _copy_weights(rewrite: Rewrite, tie: _Tie, placement: Placement) -> int:
+def _copy_weights(rewrite: Rewrite, tie: _Tie) -> int:
     """Give the other op a copy of the weight, with an update of its own; returns the update."""
-    graph, part_of = rewrite.graph, placement.part_of_op
+    graph = rewrite.graph
     group = int(graph.group.max()) + 1 + tie.other
-    there = (graph.group == graph.group[tie.home]) & (part_of == part_of[tie.other])
-    there |= graph.partner == tie.other
-    for op in np.flatnonzero(there).tolist():
+    for op in tie.near:
         rewrite.resize(op, group=group)
     for op in np.flatnonzero((graph.partner == tie.home) & (graph.group < 0)).tolist():
         rewrite.resize(op, group=int(graph.group[tie.home]))
@@ -150,5 +176,4 @@ def _copy_weights(rewrite: Rewrite, tie: _Tie, placement: Placement) -> int:
         "copy",
         group=group,
         module=graph.module[tie.other],
-        part_of_op=int(part_of[tie.other]),
     )

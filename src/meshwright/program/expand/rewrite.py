@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from meshwright.array import places_in
 from meshwright.graph.column import OP_CODES, OP_SIZES, OP_STEEP, OP_TEXTS
@@ -31,7 +32,7 @@ class Rewrite:
         """By op: where it stands; the new order is by these."""
         self.changed: list[dict[str, Any]] = [{} for _ in range(count)]
         """By op: columns in which it differs from that row, those of `Expansion` included."""
-        columns = {
+        columns: dict[str, npt.NDArray[Any]] = {
             "source": self.graph.tensor_source,
             "bytes": self.graph.tensor_bytes,
             "fixed_bytes": self.graph.fixed_tensor_bytes,

@@ -102,6 +102,8 @@ class _Sharding:
         self.exchange = TeamExchange(before, stack, members, plan)
         self.on_rows: Bools = np.zeros(self.graph.num_ops, dtype=np.bool_)
         self.may_be_terms = self._find_terms()
+        self.is_whole: list[bool] = (members.role == Role.WHOLE).tolist()
+        self.is_update: list[bool] = (self.graph.phase == Phase.UPDATE).tolist()
 
     def run(self) -> Expansion:
         """Go over all ops and return the expansion in which teams divide features."""
@@ -110,10 +112,10 @@ class _Sharding:
                 self._visit_alone(op)
                 continue
             self._check_features(op)
-            if self.members.role[op] != Role.WHOLE:
-                self._visit_divided(op)
-            else:
+            if self.is_whole[op]:
                 self._visit_whole(op)
+            else:
+                self._visit_divided(op)
         self._defer_weights()
         self._describe()
         return self.exchange.rewrite.done()
@@ -121,13 +123,14 @@ class _Sharding:
     def _check_features(self, op: int) -> None:
         """Whole ops read no features, and the gradients of a weight's copies in one part are
         divided alike."""
-        inputs = self.exchange.inputs(op)
-        if self.graph.phase[op] == Phase.UPDATE:
-            inputs = [each for each in inputs if self.exchange.is_near(op, each)]
-        if self.members.role[op] != Role.WHOLE:
+        exchange, is_whole = self.exchange, self.is_whole[op]
+        inputs = exchange.inputs(op)
+        if self.is_update[op]:
+            inputs = [each for each in inputs if exchange.is_near(op, each)]
+        if not is_whole:
             inputs = [each for each in inputs if self.graph.tensor_partial[each]]
-        held = {self.exchange.held(each) == Owned.FEATURES for each in inputs}
-        if held == {True, False} or (self.members.role[op] == Role.WHOLE and True in held):
+        of_features = [exchange.held(each) is Owned.FEATURES for each in inputs]
+        if any(of_features) and (is_whole or not all(of_features)):
             raise InputError(
                 f"op {quoted(self.graph.op_names[op])}: all copies of a tensor or weight must be "
                 f"divided alike, but a tensor-parallel group has features of one that it reads and "

@@ -301,11 +301,11 @@ def _settle_updates(rewrite: Rewrite) -> None:
 
     No other op reads an update, or every bundle has one, whose reduce-scatter stands before it.
     """
-    phase = rewrite.graph.phase
+    phase, update = rewrite.graph.phase.tolist(), int(Phase.UPDATE)
     updates = [
         op
         for op in range(rewrite.num_ops)
-        if rewrite.changed[op].get("phase", phase[rewrite.rows[op]]) == Phase.UPDATE
+        if rewrite.changed[op].get("phase", phase[rewrite.rows[op]]) == update
     ]
     for op in sorted(updates, key=lambda each: (rewrite.place[each], each)):
         for tensor in rewrite.reads[op]:
