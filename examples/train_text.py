@@ -24,6 +24,7 @@ from meshwright.plan.plan import Part, Plan
 from meshwright.source import capture_model
 
 FOLDER = Path(__file__).resolve().parent
+LOG, WEIGHTS = "log.csv", "weights"
 COLOURS = ("#222222", "#1f77b4", "#d62728", "#2ca02c", "#ff7f0e")
 
 
@@ -55,17 +56,22 @@ def train(name: str, folder: Path) -> tuple[list[float], float]:
     plan.save(place / "plan.json")
     cluster.save(place / "cluster.yaml")
     graph.save(place / "graph.json.gz")
-    log, kept, weights = (place.resolve() / each for each in ("log.csv", "kept", "weights"))
-    run = ["run", str(place.resolve()), "--model", "text_gpt:model", "--data", "text_gpt:text"]
-    run += ["--shuffle", "--optimizer", "text_gpt:optimizer", "--scheduler", "text_gpt:scheduler"]
-    run += ["--clip-norm", "1", "--steps", str(text_gpt.STEPS), "--log", str(log)]
-    run += ["--checkpoint", str(kept), "--every", str(text_gpt.STEPS), "--json"]
-    for command in (run, ["export", str(kept), str(weights)]):
+    for command in list_commands(place.resolve()):
         words = [sys.executable, "-m", "meshwright", *command]
         subprocess.run(words, cwd=FOLDER, check=True, stdout=subprocess.DEVNULL)
-    with log.open(newline="") as file:
+    with (place / LOG).open(newline="") as file:
         losses = [float(row["loss"]) for row in csv.DictReader(file)]
-    return losses, text_gpt.loss_on_validation(_load(weights))
+    return losses, text_gpt.loss_on_validation(_load(place / WEIGHTS))
+
+
+def list_commands(place: Path) -> list[list[str]]:
+    """The words of the commands that train by the plan of a folder and write the weights there."""
+    steps, kept = str(text_gpt.STEPS), str(place / "kept")
+    run = ["run", str(place), "--model", "text_gpt:model", "--data", "text_gpt:text"]
+    run += ["--shuffle", "--optimizer", "text_gpt:optimizer", "--scheduler", "text_gpt:scheduler"]
+    run += ["--clip-norm", "1", "--steps", steps, "--log", str(place / LOG)]
+    run += ["--checkpoint", kept, "--every", steps, "--json"]
+    return [run, ["export", kept, "--to", "weights", "-o", str(place / WEIGHTS)]]
 
 
 def _load(weights: Path) -> torch.nn.Module:

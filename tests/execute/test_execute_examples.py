@@ -2,9 +2,12 @@
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from meshwright.cli.parser import make_parser
 
 pytest.importorskip("torch", reason="execution needs the torch extra")
 
@@ -24,6 +27,14 @@ def test_an_example_trains_as_one_process_does(name: str, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     assert "losses are those of one process" in done.stderr
     assert done.stdout.count("loss ") == 5
+
+
+def test_the_commands_of_an_example_are_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    for words in import_module("train_text").list_commands(tmp_path):
+        make_parser().parse_args(words)
 
 
 @pytest.mark.slow  # five runs of 600 steps
