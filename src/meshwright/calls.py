@@ -5,14 +5,13 @@ Turns what a user may give into what `meshwright.capture` traces and times.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from meshwright.argument import checked, need_one_of
 from meshwright.cluster.machine import CPU
 from meshwright.function import names_function
 from meshwright.profile.device import find_device_type
-from meshwright.profile.profile import Profile, Table, check_device_type
+from meshwright.profile.profile import Profile, check_device_type
 from meshwright.source import find_optimizer, make_workload, need_torch
 from meshwright.zoo.model import TF32, check_names
 
@@ -76,25 +75,22 @@ def profile(
     need_one_of(device, ("cpu", "cuda"), "device")
     need_torch("profile")
     from meshwright.capture.capture import make_workload as workload_of
-    from meshwright.capture.device import device_name, device_software, open_device
+    from meshwright.capture.device import device_name, make_table, open_device
     from meshwright.capture.launch import measure_launch_share
     from meshwright.capture.profile import time_calls
     from meshwright.capture.sized import sized_calls
     from meshwright.execute.draw import drawn_alone
 
     opened = open_device(device, threads)
-    name = device_name(opened)
-    kind = device_type or (CPU if device == CPU else find_device_type(name))
+    kind = device_type or (CPU if device == CPU else find_device_type(device_name(opened)))
     check_device_type(kind)
     workload = workload_of(model, args, kwargs, loss, batch)
     sized = sized_calls(workload, optimizer, autocast, batches, on_gpu=device != CPU)
     calls: Counter[str] = sum(sized.counts.values(), Counter())
     results = dict(time_calls(calls, opened, drawn_alone, sized.as_run))
-    table = Table(
-        device_type=kind,
-        device=name,
-        software=device_software(opened),
-        date=datetime.now(UTC).replace(microsecond=0),
+    table = make_table(
+        kind,
+        opened,
         calls={call: each.seconds for call, each in results.items() if not isinstance(each, str)},
         failed={call: each for call, each in results.items() if isinstance(each, str)},
         batches=tuple(sized.counts),

@@ -21,7 +21,7 @@ from meshwright.profile.profile import Table, read_profile
 
 torch = pytest.importorskip("torch", reason="profile needs the torch extra")
 
-from meshwright.capture import profile, replay  # noqa: E402
+from meshwright.capture import device, launch, profile, replay  # noqa: E402
 
 FACTORIES = """
 import torch
@@ -398,6 +398,19 @@ def test_a_busy_machine_is_warned_of(factory: str, monkeypatch: pytest.MonkeyPat
     clocked(monkeypatch)
     monkeypatch.setattr(os, "getloadavg", lambda: (1e4, 0.0, 0.0))
     assert "warning: this machine is busy (load 10000.0 on" in run_profile(factory).err
+
+
+def test_without_a_model_a_gpu_s_host_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(device, "open_device", lambda *_: torch.device("cpu"))  # played by the CPU
+    monkeypatch.setattr(launch, "measure_launch_share", lambda _: 1.25)
+    words = ("profile", "--device", "cuda", "-o", "p.json", "--type", "h200")
+    assert "this host launches kernels in 1.25 times" in run(*words).err
+    (table,) = read_profile("p.json").tables
+    assert (table.device_type, table.launch_share, dict(table.calls)) == ("h200", 1.25, {})
+    assert run(*words, "--json").json["launch_share"] == 1.25
 
 
 @pytest.mark.parametrize(

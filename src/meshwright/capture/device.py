@@ -1,11 +1,14 @@
 """The real device that kernels are timed on: whether it is there, its name and its software."""
 
+from datetime import UTC, datetime
+from typing import Any
+
 import torch
 from torch.distributed import is_nccl_available
 
 from meshwright.capture.machine import processor_name
 from meshwright.errors import InputError
-from meshwright.profile.profile import COMPILER, THREADS
+from meshwright.profile.profile import COMPILER, THREADS, Table
 from meshwright.units import format_bytes
 
 
@@ -42,6 +45,17 @@ def device_software(device: torch.device, *, is_compiled: bool = False) -> dict[
     else:
         found[THREADS] = str(torch.get_num_threads())
     return found
+
+
+def make_table(device_type: str, device: torch.device, **found: Any) -> Table:
+    """What was found of a device just now, in fields of a table."""
+    return Table(
+        device_type=device_type,
+        device=device_name(device),
+        software=device_software(device),
+        date=datetime.now(UTC).replace(microsecond=0),
+        **found,
+    )
 
 
 def describe_gpus() -> str:

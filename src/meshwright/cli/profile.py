@@ -4,7 +4,6 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,9 +63,7 @@ def run_profile(arguments: Namespace) -> int:
         what = "the host's launches" if arguments.model is None else "a model's kernels"
         raise InputError(f"profile: needs -o FILE for the times of {what}")
     need_torch("profile")
-    if arguments.model is None:
-        return _profile_launches(arguments)
-    from meshwright.capture.device import device_name, device_software, open_device
+    from meshwright.capture.device import device_name, device_software, make_table, open_device
     from meshwright.capture.launch import measure_launch_share
     from meshwright.capture.profile import time_calls
     from meshwright.execute.draw import drawn_alone
@@ -77,6 +74,11 @@ def run_profile(arguments: Namespace) -> int:
     name, software = device_name(device), device_software(device)
     kind = arguments.device_type or (CPU if device.type == CPU else find_device_type(name))
     check_device_type(kind)
+    if arguments.model is None:
+        share = measure_launch_share(device)
+        _add_table(path, make_table(kind, device, launch_share=share))
+        _report_launches(arguments, kind, share)
+        return ExitCode.DONE
     made = step_calls(
         arguments.model,
         **step_words(arguments),
@@ -97,46 +99,31 @@ def run_profile(arguments: Namespace) -> int:
         found = _collect(timed, len(wanted), progress)
     sizes = () if table is None else table.batches
     if found.calls or found.failed or not {*sized} <= {*sizes}:
-        new = Table(
-            device_type=kind,
-            device=name,
-            software=software,
-            date=datetime.now(UTC).replace(microsecond=0),
+        new = make_table(
+            kind,
+            device,
             calls=found.calls,
             failed=found.failed,
             batches=tuple(sized),
             launch_share=None if device.type == CPU else measure_launch_share(device),
         )
-        with held_interrupt():  # read again: another process may have written meanwhile
-            merge_profiles(_read_output(path), Profile(tables=(new,))).save(path)
+        _add_table(path, new)
     _report(arguments, sized, {**known, **found.calls}, found, (kind, name, software))
     return ExitCode.INTERRUPTED if found.was_interrupted else ExitCode.DONE
 
 
-def _profile_launches(arguments: Namespace) -> int:
-    """Measure how fast this host launches kernels, and add that to the file."""
-    from meshwright.capture.device import device_name, device_software, open_device
-    from meshwright.capture.launch import measure_launch_share
+def _add_table(path: Path, table: Table) -> None:
+    """Add to what the file has, read again: another process may have written meanwhile."""
+    with held_interrupt():
+        merge_profiles(_read_output(path), Profile(tables=(table,))).save(path)
 
-    path: Path = arguments.output
-    before = _read_output(path)
-    device = open_device(arguments.device, None)
-    kind = arguments.device_type or find_device_type(device_name(device))
-    check_device_type(kind)
-    share = measure_launch_share(device)
-    table = Table(
-        device_type=kind,
-        device=device_name(device),
-        software=device_software(device),
-        date=datetime.now(UTC).replace(microsecond=0),
-        launch_share=share,
-    )
-    merge_profiles(before, Profile(tables=(table,))).save(path)
+
+def _report_launches(arguments: Namespace, kind: str, share: float) -> None:
+    path = str(arguments.output)
     if arguments.json:
-        print_json({"profile": str(path), "device_type": kind, "launch_share": share})
+        print_json({"profile": path, "device_type": kind, "launch_share": share})
     else:
         remark(f"{path}: this host launches kernels in {share:.3g} times what the cost model says")
-    return ExitCode.DONE
 
 
 def _read_output(path: Path) -> Profile:
