@@ -3,6 +3,8 @@
 The sizes are those that `meshwright.cost.layer` prices layers by, op by op.
 """
 
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,13 +30,8 @@ def resize_ops(rewrite: Rewrite, stack: Stack, layers: Ints, part: Part, on_rows
     `on_rows`: the ops that work on a member's own rows, by number in the planned graph. The rewrite
     is one of that graph.
     """
-    tables: dict[int, tuple[_Table, Floats]] = {}
-    for layer, ops in zip(layers.tolist(), template_rows(stack, layers), strict=True):
-        kind = stack.kind_of(layer)
-        number = stack.layers[layer]
-        if number not in tables:
-            tables[number] = _make_table(kind, part.tensor, part.expert), find_shares(kind)
-        table, shares = tables[number]
+    for kind, ops in _ops_by_kind(stack, layers):
+        table, shares = _make_table(kind, part.tensor, part.expert), _find_shares(kind)
         changes = on_rows[ops] | (kind.role[stack.template_op[ops]] != Role.WHOLE)
         _resize(rewrite, stack, table, ops, changes, on_rows, ops)
         _resize_weights(rewrite, stack, shares, ops, part)
@@ -54,16 +51,26 @@ def resize_tokens(
     `changes`: the ops that work on such tokens, by number in the planned graph, as `on_rows`.
     `place`: their numbers in the rewrite.
     """
-    tables: dict[int, _Table] = {}
+    for kind, ops in _ops_by_kind(stack, layers):
+        table = _make_table(kind, part.tensor, part.expert, part.context)
+        _resize(rewrite, stack, table, ops, changes[ops], on_rows, place[ops])
+
+
+def _ops_by_kind(stack: Stack, layers: Ints) -> Iterator[tuple[LayerKind, Ints]]:
+    """The ops of all layers of each kind."""
+    found: dict[LayerKind, list[Ints]] = {}
     for layer, ops in zip(layers.tolist(), template_rows(stack, layers), strict=True):
-        number = stack.layers[layer]
-        if number not in tables:
-            tables[number] = _make_table(
-                stack.kind_of(layer), part.tensor, part.expert, part.context
-            )
-        _resize(rewrite, stack, tables[number], ops, changes[ops], on_rows, place[ops])
+        found.setdefault(stack.kind_of(layer), []).append(ops)
+    for kind, each in found.items():
+        yield kind, np.concatenate(each)
 
 
+@lru_cache(maxsize=64)
+def _find_shares(kind: LayerKind) -> Floats:
+    return find_shares(kind)
+
+
+@lru_cache(maxsize=64)
 def _make_table(kind: LayerKind, tensor: int, expert: int, context: int = 1) -> _Table:
     work = find_work(kind)
     table: _Table = {}
