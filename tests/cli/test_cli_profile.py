@@ -407,7 +407,7 @@ def test_without_a_model_a_gpu_s_host_is_measured(
     monkeypatch.setattr(device, "open_device", lambda *_: torch.device("cpu"))  # played by the CPU
     monkeypatch.setattr(launch, "measure_launch_share", lambda _: 1.25)
     words = ("profile", "--device", "cuda", "-o", "p.json", "--type", "h200")
-    assert "this host launches kernels in 1.25 times" in run(*words).err
+    assert "this host takes 1.25 times as long to launch kernels as" in run(*words).err
     (table,) = read_profile("p.json").tables
     assert (table.device_type, table.launch_share, dict(table.calls)) == ("h200", 1.25, {})
     assert run(*words, "--json").json["launch_share"] == 1.25

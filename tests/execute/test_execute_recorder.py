@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from meshwright.execute import recorder as recorder_module  # noqa: E402
+from meshwright.execute.group import CommonClock  # noqa: E402
 from meshwright.execute.pulse import Pulse  # noqa: E402
 from meshwright.execute.recorder import Recorder  # noqa: E402
 from meshwright.execute.walk import Times  # noqa: E402
@@ -73,11 +74,45 @@ def test_times_of_a_gpu_are_read_when_they_are_there(monkeypatch: pytest.MonkeyP
     assert made.step_seconds == pytest.approx([1.0] * 6)
 
 
+def test_a_gpu_s_clock_is_set_again_where_ranks_begin_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The device's clock runs a tenth too fast: over steps that begin together nothing adds up."""
+    now = [0.0]
+
+    class Event:
+        def __init__(self) -> None:
+            self.moment = now[0]
+
+        def synchronize(self) -> None: ...
+
+        def elapsed_time(self, other: "Event") -> float:
+            return 1100 * (other.moment - self.moment)
+
+    def run(_: Times | None) -> None:
+        now[0] += 1.0
+
+    monkeypatch.setattr(recorder_module, "_gpu_mark", Event)
+    monkeypatch.setattr(recorder_module.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+    monkeypatch.setattr(CommonClock, "_measure_offset", lambda _: 0.0)
+    monkeypatch.setattr(CommonClock, "now", lambda _: now[0])
+    monkeypatch.setattr(CommonClock, "start_together", lambda _: now[0])
+    recorder = make_recorder(20, "cuda")
+    for _ in range(20):
+        recorder.step(run)
+    monkeypatch.setattr(recorder_module, "gather", lambda value, _: [value])
+    made = recorder.finish(is_emulated=False, losses=(), software={})
+    assert made.step_seconds == pytest.approx([1.1] * 20)
+
+
 def test_warming_and_timed_steps_count_only_where_there_are_no_others() -> None:
     def run(*seconds: float) -> Run:
         return Run(device_names=("gpu0",), step_seconds=seconds, start=(), finish=())  # type: ignore[arg-type]
 
-    assert wall_seconds(run(9.0, 1.0, 1.0, 3.0, 3.0, 3.0)) == 1.0
+    # The third step of a compiled run records it, as which it takes long.
+    assert wall_seconds(run(9.0, 2.0, 7.0, 1.0, 1.0, 1.5, 3.0, 3.0, 3.0)) == 1.0
+    assert wall_seconds(run(9.0, 2.0, 7.0, 2.0, 2.0, 2.0)) == 2.0
     assert wall_seconds(run(9.0, 3.0, 2.0, 3.0)) == 3.0
     assert wall_seconds(run(9.0)) == 9.0
     assert math.isnan(wall_seconds(run()))

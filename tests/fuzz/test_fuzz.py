@@ -13,8 +13,9 @@ from meshwright.errors import InputError
 INPUTS = 500
 """Of each reader in `scripts/test`."""
 MANY_INPUTS = 100_000 // len(READERS) + 1
-"""Of each reader in `scripts/test-all`: a hundred thousand in all. A million takes two cores most of
-an hour, so that nobody ran that script to its end; `scripts/fuzz --inputs 45500` feeds as many."""
+"""Of each reader in `scripts/test-all`: a hundred thousand in all. A million takes two cores most
+of an hour, so that nobody ran that script to its end; `scripts/fuzz --inputs 45500` feeds as many.
+"""
 THOROUGH = 25
 """Every so many inputs are used thoroughly: searches take milliseconds each."""
 

@@ -48,7 +48,7 @@ def device_software(device: torch.device, *, is_compiled: bool = False) -> dict[
 
 
 def make_table(device_type: str, device: torch.device, **found: Any) -> Table:
-    """What was found of a device just now, in fields of a table."""
+    """A table of what was just measured, with the device's name, its software and the date."""
     return Table(
         device_type=device_type,
         device=device_name(device),

@@ -65,7 +65,7 @@ def sized_calls(
         if list(map(_op_of, calls)) == list(map(_op_of, relaid)):
             for call, other in zip(calls, relaid, strict=True):
                 places.setdefault(call, Counter())[other] += 1
-    # Calls that are alike need not stay so: most of them decide.
+    # Equal calls may get several layouts: the most frequent one is timed.
     chosen = {call: each.most_common(1)[0][0] for call, each in places.items()}
     return SizedCalls(counts, {call: each for call, each in chosen.items() if call != each})
 

@@ -6,10 +6,11 @@ what each is given. Kernels are timed as they will run: by themselves, or, where
 them, in runs of the whole step on one device.
 """
 
+import os
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,15 +22,17 @@ from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder
 from meshwright.cluster.build import fully_connected
 from meshwright.cluster.catalogue import load_cluster
+from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.machine import CPU
 from meshwright.compared import read_case
-from meshwright.errors import InputError, os_errors
+from meshwright.errors import InputError, os_errors, quoted
+from meshwright.execute.environment import THREADS
 from meshwright.graph.graph import Graph
 from meshwright.interpreter import module_command
 from meshwright.message import remark
 from meshwright.profile.profile import read_profile
 from meshwright.report.calibrate import calibrated_cluster, with_launch_shares
-from meshwright.report.evidence import make_calibration, wall_seconds
+from meshwright.report.evidence import make_calibration, steady_seconds, wall_seconds
 from meshwright.report.measured_ops import measured_graph
 from meshwright.source import need_torch
 from meshwright.units import format_count, format_percent, format_seconds
@@ -37,7 +40,7 @@ from meshwright.units import format_count, format_percent, format_seconds
 DETECTED, CLUSTER, TIMES, GRAPH = "detected.yaml", "cluster.yaml", "times.json.gz", "graph.json.gz"
 PLAN, RAN, TRIAL = "plan", "ran", "trial"
 _TRIAL_STEPS = 6
-"""Of a trial: some in which libraries choose kernels, then those that are timed."""
+"""A trial has some steps in which libraries choose kernels, and then those that are timed."""
 _STEP = ("optimizer", "sequence", "precision", "autocast", "loss_function")
 """The options of a step of the model, which all commands take alike."""
 
@@ -51,6 +54,8 @@ def run_calibrate(arguments: Namespace) -> int:
     need_torch("calibrate")
     folder: Path = arguments.output
     check_folder(folder)
+    if arguments.threads is not None:
+        os.environ[THREADS] = str(arguments.threads)  # of all commands, so that runs have as many
     with os_errors(f"{folder}: cannot be made"):
         folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -106,55 +111,95 @@ def _measure_step(arguments: Namespace, folder: Path, cluster: str) -> None:
 def _time_regions(arguments: Namespace, folder: Path, cluster: str) -> None:
     """Time the ops of the step in the regions that a compiler makes of them.
 
-    A device of its own runs the step on all samples and, where there are several devices, on the
-    fewer samples of their microbatches and shares. What it lacks the memory for is left out.
+    One device runs the step on all samples and, where there are several devices, on the fewer
+    samples of their microbatches and shares. Where it lacks the memory for all, nothing is timed,
+    since times of fewer samples alone say nothing of the whole.
     """
-    step, trial = _given(arguments, *_STEP), folder / TRIAL
-    kind = arguments.device_type or CPU
-    if arguments.device != CPU:
-        words = ["--device", arguments.device, "-o", folder / TIMES, *_named_type(arguments)]
-        _run(["profile", *words])
-        kind = max(read_profile(folder / TIMES).tables, key=lambda table: table.date).device_type
-    devices = load_cluster(cluster)
+    trial, devices = folder / TRIAL, load_cluster(cluster)
+    kind = _find_type(arguments, folder, devices)
     with os_errors(f"{trial}: cannot be made"):
         trial.mkdir(exist_ok=True)
-    own = devices.types.get(kind, kind)
-    one = fully_connected(num_devices=1, device_type=own, bytes_per_second=1e9, name=f"{kind}-x1")
+    one = fully_connected(
+        num_devices=1,
+        device_type=devices.types[kind],
+        bytes_per_second=1e9,  # to nobody
+        name=f"{kind}-x1",
+    )
     one.save(trial / CLUSTER)
-    size, *fewer = _trial_batches(arguments, trial, several=devices.num_devices > 1)
-    for samples in (size, *fewer):
-        graph, plan, ran = trial / GRAPH, trial / f"{PLAN}-{samples}", trial / f"{RAN}-{samples}"
-        words = ["-o", graph, "--batch", samples, *step]
-        is_asked = samples == size or arguments.batches is not None
-        refused = () if is_asked else (ExitCode.BAD_INPUT,)  # batch norm needs two samples
-        if _run(["capture", arguments.model, "--compile", *words], *refused):
-            break
-        single = ["--cluster", trial / CLUSTER, "--method", "single"]
-        if _run(["plan", graph, "-o", plan, *single], ExitCode.NO_PLAN) == ExitCode.NO_PLAN:
-            remark(f"calibrate: {samples:,} samples do not fit one device, and are not timed on it")
-            continue
-        _run_plan(arguments, plan, ran, _TRIAL_STEPS, compiles=True)
-        _run(["compare", plan, ran, "--write-profile", folder / TIMES])
+    captured: list[object] = ["capture", arguments.model, "--compile", *_given(arguments, *_STEP)]
+    _run([*captured, "-o", trial / GRAPH, *_given(arguments, "batch")])
+    size = int(Graph.load(trial / GRAPH).batch)
+    if not _time_trial(arguments, folder, trial / GRAPH, size, is_asked=True):
+        return
+    for samples in _fewer_samples(arguments, size, several=devices.num_devices > 1):
+        graph, is_asked = trial / f"graph-{samples}.json.gz", arguments.batches is not None
+        code = _run([*captured, "-o", graph, "--batch", samples], () if is_asked else None)
+        if code or not _time_trial(arguments, folder, graph, samples, is_asked=is_asked):
+            remark(f"calibrate: the step was not timed on {samples:,} samples")
 
 
-def _trial_batches(arguments: Namespace, trial: Path, *, several: bool) -> Sequence[int]:
-    """The numbers of samples that a step is timed on: the step's own, and fewer where asked for or
-    where several devices may divide them."""
+def _find_type(arguments: Namespace, folder: Path, devices: Cluster) -> str:
+    """The type, of the cluster's, of the device that trials run on. A GPU's host is asked how fast
+    it launches kernels."""
+    words = _named_type(arguments)
+    if not words and len(devices.types) == 1:
+        words = ["--type", *devices.types]
+    kind = words[1] if words else CPU
+    if arguments.device != CPU:
+        _run(["profile", "--device", arguments.device, "-o", folder / TIMES, *words])
+        kind = max(read_profile(folder / TIMES).tables, key=lambda table: table.date).device_type
+    if kind not in devices.types:
+        raise InputError(
+            f"--type: must be one of the cluster's types ({', '.join(devices.types)}), this device "
+            f"is of type {quoted(kind)}"
+        )
+    return kind
+
+
+def _fewer_samples(arguments: Namespace, size: int, *, several: bool) -> Sequence[int]:
+    """The other numbers of samples that a step is timed on: those that were asked for, or where
+    several devices may divide the batch its halves."""
     from meshwright.capture.sized import find_halves
 
-    words = [*_given(arguments, *_STEP), *_given(arguments, "batch")]
-    _run(["capture", arguments.model, "--compile", "-o", trial / GRAPH, *words])
-    size = int(Graph.load(trial / GRAPH).batch)
-    fewer = find_halves(size) if several else ()
-    more = fewer if arguments.batches is None else arguments.batches
-    return list(dict.fromkeys((size, *more)))
+    halves = find_halves(size) if several else ()
+    asked = halves if arguments.batches is None else arguments.batches
+    return [each for each in dict.fromkeys(asked) if each != size]
 
 
-def _run_plan(arguments: Namespace, plan: Path, ran: Path, steps: int, *, compiles: bool) -> None:
+def _time_trial(
+    arguments: Namespace, folder: Path, graph: Path, samples: int, *, is_asked: bool
+) -> bool:
+    """Run a captured step on one device and add its times to the profile; whether that was done.
+
+    What was asked for must run where it fits the device, other steps may fail.
+    """
+    trial = folder / TRIAL
+    plan, ran = trial / f"{PLAN}-{samples}", trial / f"{RAN}-{samples}"
+    words = ["plan", graph, "-o", plan, "--cluster", trial / CLUSTER, "--method", "single"]
+    code = _run(words, (ExitCode.NO_PLAN,) if is_asked else None)
+    if code == ExitCode.NO_PLAN:
+        remark(f"calibrate: {samples:,} samples do not fit one device")
+    others = () if is_asked else None
+    return not (
+        code
+        or _run_plan(arguments, plan, ran, _TRIAL_STEPS, compiles=True, others=others)
+        or _run(["compare", plan, ran, "--write-profile", folder / TIMES], others)
+    )
+
+
+def _run_plan(
+    arguments: Namespace,
+    plan: Path,
+    ran: Path,
+    steps: int,
+    *,
+    compiles: bool,
+    others: Collection[int] | None = (),
+) -> int:
     """Run a plan, measured, as its ops were timed."""
     how = ["--steps", steps, "--device", arguments.device]
     how += ["--compile" if compiles else "--no-compile", *_given(arguments, *_STEP)]
-    _run(["run", plan, "--model", arguments.model, "-o", ran, *how])
+    return _run(["run", plan, "--model", arguments.model, "-o", ran, *how], others)
 
 
 def _named_type(arguments: Namespace) -> list[str]:
@@ -172,18 +217,19 @@ def _given(arguments: Namespace, *names: str) -> list[str]:
     return words
 
 
-def _run(words: Sequence[object], *others: int) -> int:
-    """Run a command of this program, which may also end with one of these exit codes."""
+def _run(words: Sequence[object], others: Collection[int] | None = ()) -> int:
+    """Run a command of this program; `others`: exit codes besides 0 that it may end with, None
+    any."""
     texts = [str(word) for word in words]
     name = texts[0] if texts[0] != "cluster" else " ".join(texts[:2])
-    return _call(name, _command(texts), *others)
+    return _call(name, _command(texts), others)
 
 
 def _command(words: Sequence[str]) -> list[str]:
     return module_command("meshwright", *words)
 
 
-def _call(name: str, command: Sequence[str], *others: int) -> int:
+def _call(name: str, command: Sequence[str], others: Collection[int] | None = ()) -> int:
     """Run a command; what it prints for people is left out, what it remarks is shown."""
     remark(f"calibrate: {name}")
     sys.stderr.flush()
@@ -193,7 +239,7 @@ def _call(name: str, command: Sequence[str], *others: int) -> int:
         raise _Stopped from None
     if done.returncode == ExitCode.INTERRUPTED:
         raise _Stopped
-    if done.returncode and done.returncode not in others:
+    if done.returncode and others is not None and done.returncode not in others:
         raise InputError(
             f"calibrate: `meshwright {name}` ended with exit code {done.returncode}; "
             f"what it said stands above"
@@ -236,7 +282,7 @@ def _write_back(folder: Path) -> dict[str, Any]:
         "error": record.error if record else None,
         "calibrated_seconds": again.step_seconds,
         "times": "run" if is_nearer else "kernels",
-        "steps": len(case.run.step_seconds),
+        "steps": len(steady_seconds(case.run)),
         "graph": str(folder / GRAPH),
         "cluster": str(folder / CLUSTER),
         "profile": str(folder / TIMES),

@@ -25,7 +25,7 @@ from meshwright.report.breakdown import Breakdown
 from meshwright.report.calibrate import calibrated_cluster, measured_profile
 from meshwright.report.compare import Comparison, compare
 from meshwright.report.drift import LEAST_RUNS, find_drifts
-from meshwright.report.evidence import make_calibration, wall_seconds
+from meshwright.report.evidence import make_calibration, steady_seconds, wall_seconds
 from meshwright.report.measured_ops import graph_of_steps
 from meshwright.units import format_seconds
 
@@ -191,7 +191,7 @@ def _show(case: Case, comparison: Comparison) -> None:
     title = f"{case.graph.name} on {case.cluster.name}, {step}"
     console.print(Words(title, style="bold"))
     if np.isfinite(wall):
-        count = len(case.run.step_seconds)
+        count = len(steady_seconds(case.run))
         console.print(f"median of {count} steps by the wall clock: {format_seconds(wall)}")
     for text in comparison.findings[:MAX_FINDINGS]:
         console.print(f"- {text}")

@@ -123,7 +123,10 @@ def _report_launches(arguments: Namespace, kind: str, share: float) -> None:
     if arguments.json:
         print_json({"profile": path, "device_type": kind, "launch_share": share})
     else:
-        remark(f"{path}: this host launches kernels in {share:.3g} times what the cost model says")
+        remark(
+            f"{path}: this host takes {share:.3g} times as long to launch kernels as the cost "
+            f"model says"
+        )
 
 
 def _read_output(path: Path) -> Profile:

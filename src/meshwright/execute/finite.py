@@ -98,7 +98,7 @@ class HostCopy:
 
 @cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """Beside what is computed, so that no step waits for what ranks tell each other."""
+    """The stream that losses are copied on, so that no step waits for them."""
     stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return stream
 

@@ -73,6 +73,9 @@ class Recorder:
     def _start_together(self) -> float:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+            while self.marks:
+                self._read()
+            self.known = _gpu_mark(), self.clock.now()  # a GPU's clock goes its own way
         with waiting(self.watch, "the common start of a step"):
             return self.clock.start_together()
 
@@ -116,7 +119,10 @@ class Recorder:
             self._read()
         with waiting(self.watch, "the end"):
             spans = np.array(gather(self.spans, list[tuple[float, float]]))
-        seconds = spans[:, :, 1].max(axis=0) - spans[:, :, 0].min(axis=0)
+        if self.is_measured:
+            seconds = spans[:, :, 1].max(axis=0) - spans[:, :, 0].min(axis=0)
+        else:  # ranks did not begin together, and their GPUs' clocks are apart
+            seconds = (spans[:, :, 1] - spans[:, :, 0]).max(axis=0)
         program = self.lowered.program
         start, finish = np.full((2, program.num_instructions), np.nan)
         middle = 0

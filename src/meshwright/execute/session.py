@@ -43,6 +43,7 @@ from meshwright.execute.resume import look_for_checkpoint, read_losses, read_pla
 from meshwright.execute.roll import StepNote
 from meshwright.execute.seat import Seat, lower_for, seated
 from meshwright.execute.settings import Settings
+from meshwright.execute.steps import PlannedSteps
 from meshwright.execute.trainer import Trainer
 from meshwright.execute.walk import ProgramWalk
 from meshwright.graph.graph import Graph
@@ -272,12 +273,18 @@ def _nothing_to_do(seat: Seat, found: Checkpoint) -> RankOutcome:
 
 
 def _calls(trainer: Trainer) -> dict[str, str]:
-    """The kernel call that each op of this rank is."""
+    """The kernel call that each op of this rank is, as captures have it where it is a whole op."""
+    steps, graph = trainer.steps, trainer.lowered.program.graph
     found: dict[str, str] = {}
-    graph = trainer.lowered.program.graph
+    known: dict[int, list[str]] = {}
     for each in trainer.part.lines:
-        kernel = trainer.steps[each.samples].ledger.kernels[each.op]
-        found[graph.op_names[each.op]] = describe_call(kernel.node)
+        if each.samples not in known:
+            known[each.samples] = (
+                steps.calls(each.samples)
+                if isinstance(steps, PlannedSteps)
+                else [describe_call(kernel.node) for kernel in steps[each.samples].ledger.kernels]
+            )
+        found[graph.op_names[each.op]] = known[each.samples][each.op]
     merged: dict[str, str] = {}
     for part in gather(found, dict[str, str]):
         merged |= part

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from torch.optim import Optimizer
 
+from meshwright.capture.call import describe_call
 from meshwright.capture.capture import trace_workload
 from meshwright.capture.channels import find_channels_last
 from meshwright.capture.inference import in_eval_mode
@@ -142,6 +143,17 @@ class PlannedSteps(TracedSteps):
             untie=untie,
             channels_last=channels_last,
         )
+
+    def calls(self, samples: int) -> list[str]:
+        """The call of each op as a capture of the model has it, by which times are found again: in
+        the model's own layout, and with the types that ops have before they get those of GPUs."""
+        kernels = self[samples].ledger.kernels
+        if self.on_gpu:
+            ((untie, _),) = self._ways
+            captured = self._trace_at(samples, untie, frozenset()).ledger.kernels
+            if len(captured) == len(kernels):  # one sample may be aligned with more
+                kernels = captured
+        return [describe_call(kernel.node) for kernel in kernels]
 
     def evaluated(self, samples: int) -> TracedStep:
         """The step in `eval` mode, which may have other ops than the graph."""

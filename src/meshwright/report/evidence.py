@@ -11,14 +11,25 @@ from meshwright.report.hybrid_facts import main_precision
 from meshwright.simulate.measured import TIMED_STEPS, Run
 from meshwright.simulate.timeline import Timeline
 
+_FIRST_STEPS = 3
+"""The first steps of a run warm up, and in the third a GPU's step is recorded."""
+_FEWEST_STEADY = 3
+"""A median of fewer steps than this says less than one of all but the first."""
+
+
+def steady_seconds(run: Run) -> tuple[float, ...]:
+    """The steps by the clock on the wall that are as all others of a long training.
+
+    The first ones warm up, and the last ones are slowed down by being timed: they count only where
+    too few others are there.
+    """
+    steady = run.step_seconds[_FIRST_STEPS:-TIMED_STEPS]
+    return steady if len(steady) >= _FEWEST_STEADY else run.step_seconds[1:] or run.step_seconds
+
 
 def wall_seconds(run: Run) -> float:
-    """The median step by the clock on the wall. NaN: none.
-
-    The first warms up, and the last are slowed down by being timed: they count only where there are
-    no others.
-    """
-    steps = run.step_seconds[1:-TIMED_STEPS] or run.step_seconds[1:] or run.step_seconds
+    """The median of those steps. NaN: there are none."""
+    steps = steady_seconds(run)
     return float(np.median(steps)) if steps else np.nan
 
 

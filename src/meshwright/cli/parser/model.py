@@ -129,7 +129,7 @@ def add_calibrate(commands: Any) -> None:
         "--batches",
         type=counts,
         metavar="B,...",
-        help="as for `profile` (default: its default; compiled on one device none)",
+        help="as for `profile` (default: halves of the batch; with --compile none on one device)",
     )
     parser.add_argument(
         "--type", dest="device_type", metavar="T", help="as for `profile` (default: by its name)"
