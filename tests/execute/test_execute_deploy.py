@@ -100,6 +100,39 @@ def test_many_random_models_train_alike_by_random_plans(
     check(ranks, recipe, deploy_plan(captured(recipe), DEVICES, seed, WAYS))
 
 
+def test_a_single_sample_does_not_tell_how_samples_lie() -> None:
+    """Rows of two time-major layers lie in blocks, whichever other step they are compared with."""
+    recipe = Recipe(layers=("time", "relu", "time"), loss="mse", batch=4, embeds=False)
+    steps = PlannedSteps(make_model(recipe), captured(recipe), "momentum")
+    found = [count_blocks(steps[one], steps[two]) for one, two in ((4, 2), (1, 2), (4, 1), (1, 4))]
+    names = captured(recipe).op_names
+    for step in (steps[1], steps[4]):
+        (version,) = step.ledger.kernels[names.index("mul_1")].made
+        assert [each[version] for each in found] == [3, 3, 3, 3]
+
+
+def test_replicas_of_one_sample_take_their_rows_of_what_others_make(ranks: Ranks) -> None:
+    """Of four samples one, two and one; the rows of a sample lie apart, one for every moment."""
+    recipe = Recipe(layers=("time", "relu", "time"), loss="mse", batch=4, embeds=False)
+    graph = captured(recipe)
+    placed = {"mul_1": 1, "head/clone_1": 2}
+    ways: list[tuple[tuple[str, ...], tuple[float, ...], Sync]] = [
+        (("d3",), (), Sync.ALL_REDUCE),
+        (DEVICES[:3], (), Sync.DUPLICATE),
+        (DEVICES[:3], (0.25, 0.5, 0.25), Sync.ALL_REDUCE),
+    ]
+    parts = tuple(
+        Part(
+            ops=tuple(name for name in graph.op_names if placed.get(name, 0) == number),
+            devices=devices,
+            shares=shares,
+            sync=sync,
+        )
+        for number, (devices, shares, sync) in enumerate(ways)
+    )
+    check(ranks, recipe, Plan(parts=parts))
+
+
 MODEL = Recipe(layers=("linear", "time", "conv", "residual"), loss="entropy", batch=6, embeds=True)
 
 

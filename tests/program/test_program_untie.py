@@ -53,6 +53,15 @@ def test_the_step_is_that_of_untied_weights() -> None:
     assert not groups[0] & groups[1]
 
 
+def test_plans_that_untie_alike_have_one_graph() -> None:
+    tied = gpt(**SHAPE, batch=4)
+    ways: list[dict[str, Any]] = [{"tensor": 2}, {"zero": 1}]
+    graphs = [untie(tied, connected(4), two_stages(tied, **each))[0] for each in ways]
+    assert graphs[0] is graphs[1]
+    again = gpt(**SHAPE, batch=4)
+    assert untie(again, connected(4), two_stages(again, tensor=2))[0] is not graphs[0]
+
+
 @pytest.mark.parametrize("more", [{"tensor": 2}, {"zero": 1}, {"zero": 3}])
 def test_stages_of_both_cost_the_same(more: dict[str, Any]) -> None:
     graphs = [gpt(**SHAPE, batch=4, untie=each) for each in (False, True)]

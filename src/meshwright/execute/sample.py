@@ -28,6 +28,8 @@ class Growth:
 
 def count_blocks(one: TracedStep, two: TracedStep) -> dict[int, int]:
     """By version that grows, for steps on two numbers of samples: its blocks, one where unknown."""
+    if one.samples < two.samples:
+        one, two = two, one  # strides of a single sample do not tell where the next would be
     grown = {
         version: growth
         for version, (small, large) in enumerate(zip(one.layouts, two.layouts, strict=True))
