@@ -93,7 +93,7 @@ def test_a_gpu_s_clock_is_set_again_where_ranks_begin_together(
         now[0] += 1.0
 
     monkeypatch.setattr(recorder_module, "_gpu_mark", Event)
-    monkeypatch.setattr(recorder_module.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
     monkeypatch.setattr(CommonClock, "_measure_offset", lambda _: 0.0)
     monkeypatch.setattr(CommonClock, "now", lambda _: now[0])
