@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from meshwright.cli.console import Words
-from meshwright.cli.summary.screen import fit_facts, screen_rows
+from meshwright.cli.summary.screen import ScreenRow, fit_facts, screen_rows, show_rows
+from meshwright.cluster.build import fully_connected
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cost.memory import Footprint
 from meshwright.plan.plan import place_ops
@@ -90,3 +91,24 @@ def test_a_row_says_what_its_devices_do() -> None:
     assert rows[0].peak_bytes == timeline.peak_bytes[0]
     assert rows[1].busy == 0
     assert math.isclose(rows[0].busy, timeline.device_utilisation[0], abs_tol=0.01)
+
+
+def test_what_stands_for_rows_that_are_left_out_takes_no_room_of_charts() -> None:
+    """Its words are longer than the names of the rows that are shown."""
+    graph = read_shipped("mlp")
+    cluster = fully_connected(num_devices=9, device_type="v100-32", bytes_per_second=1e10)
+    names = [device.name for device in cluster.devices]
+    timeline = simulate(graph, cluster, place_ops(graph.op_names, [0] * graph.num_ops, names[:1]))
+    rows = [
+        ScreenRow(
+            name=name, device=number, busy=0.5, peak_bytes=1e9, limit_bytes=3e10, work="w" * 30
+        )
+        for number, name in enumerate(names)
+    ]
+    text = io.StringIO()
+    show_rows(Console(file=text, width=COLUMNS), rows, timeline, 12)
+    shown = text.getvalue().splitlines()
+    assert max(map(len, shown)) <= COLUMNS
+    # Heads, a rule, two rows, what is left out, the legend: no row takes two lines.
+    assert [line.split()[0] for line in shown[2:-1]] == [*names[:2], "..."]
+    assert shown[0].split()[-1] == "runs"

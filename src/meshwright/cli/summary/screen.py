@@ -46,6 +46,8 @@ _LONG = "times"
 """The fact that may take the lines that are left."""
 _MOST_WORK = 30
 """Columns of what a device does, in words."""
+_LEAST_TEXT = 10
+"""The columns of a fact on the narrowest terminal that is cared for."""
 _LEAST_CHART, _MOST_CHART = 16, 60
 _BESIDE = ("", "busy", "peak GiB", "runs")
 """The heads of the columns beside the chart."""
@@ -140,7 +142,7 @@ def fit_facts(console: Console, rows: Mapping[str, Words]) -> tuple[Table, int]:
             kept.pop(name, None)
     left = _MOST_FACTS - len(kept)
     margin = max(map(len, kept)) + GAP
-    width = max(MAX_LABEL, console.width - _FRAME - margin)
+    width = max(_LEAST_TEXT, console.width - _FRAME - margin)
     table, count = Table.grid(padding=(0, GAP)), 0
     for name, text in kept.items():
         lines = text.wrap(console, width)
@@ -162,7 +164,9 @@ def show_rows(
     room = _LEAST_ROWS + max(0, _MOST_FACTS - num_facts)
     shown = rows if len(rows) <= room else rows[: room - 1]
     cells = [_cells(row) for row in shown]
-    others = sum(max(map(len, column)) + GAP for column in zip(_BESIDE, *cells, strict=True))
+    more = f"... {len(rows) - len(shown):,} more" if len(shown) < len(rows) else ""
+    columns = zip(_BESIDE, *cells, (more, "", "", ""), strict=True)
+    others = sum(max(map(len, column)) + GAP for column in columns)
     width = max(_LEAST_CHART, min(_MOST_CHART, console.width - others))
     devices = [row.device for row in shown]
     drawn = draw_activities(timeline, devices, width) if timeline.step_seconds else []
@@ -171,8 +175,8 @@ def show_rows(
         (name, chart, busy, Words(peak, style=_style(row)), work)
         for row, (name, busy, peak, work), chart in zip(shown, cells, charts, strict=True)
     ]
-    if len(shown) < len(rows):
-        lines.append((f"... {len(rows) - len(shown):,} more",))
+    if more:
+        lines.append((more,))
     end = format_seconds(timeline.step_seconds)
     name, *beside = _BESIDE
     heads = (name, "0" + end.rjust(width - 1), *beside)
