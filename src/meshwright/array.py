@@ -33,6 +33,13 @@ def places_in(order: Any, count: int, kind: type[Whole]) -> npt.NDArray[Whole]:
     return found
 
 
+def count_up(counts: Any) -> Longs:
+    """0, 1, ... up to each of these counts, one run after the other."""
+    ends = np.cumsum(counts)
+    begins: Longs = np.repeat(ends - counts, counts)
+    return np.arange(len(begins)) - begins
+
+
 def sum_by(labels: Any, values: Any, count: int) -> Floats:
     """By label, from 0 to `count` - 1: the sum of the values with it."""
     return np.bincount(labels, weights=values, minlength=count).astype(np.float64, copy=False)

@@ -34,7 +34,7 @@ def test_the_commands_of_an_example_are_understood(
 ) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
     for words in import_module("train_text").list_commands(tmp_path):
-        make_parser().parse_args(words)
+        assert make_parser().parse_args(words).command == words[0]
 
 
 @pytest.mark.slow  # five runs of 600 steps

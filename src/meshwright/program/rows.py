@@ -5,7 +5,7 @@ Decides who serves a bucket of a part with parameter servers: the replicas take 
 
 import numpy as np
 
-from meshwright.array import Floats, Ints, Longs, Records
+from meshwright.array import Floats, Ints, Longs, Records, count_up
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import copy_seconds
 from meshwright.graph.graph import Graph, Phase, Split
@@ -191,7 +191,7 @@ def saved_extras(work: Work, instance: Longs, num_buffers: int) -> tuple[Records
     times = np.where(graph.phase[ops] == Phase.UPDATE, 1, work.microbatches)
     count = num_slots * times  # an instance of an op for each microbatch and replica
     ends = np.cumsum(count)
-    place, offset = np.repeat(np.arange(len(ops)), count), _runs(count)
+    place, offset = np.repeat(np.arange(len(ops)), count), count_up(count)
     slot = placement.replica_start[part[ops]][place] + offset % num_slots[place]
     share = placement.replica_to[slot] - placement.replica_from[slot]
     share = np.where(work.split[ops][place] == Split.NONE, 1.0, share)
@@ -208,7 +208,7 @@ def saved_extras(work: Work, instance: Longs, num_buffers: int) -> tuple[Records
     buffers["bytes"] = graph.saved_bytes[ops][place] * share / times[place]
     buffers["lasts"] = (np.bincount(read, minlength=len(ops)) == 0)[place]
     pairs = np.zeros(int(count[read].sum()), PAIR)
-    along = _runs(count[read])
+    along = count_up(count[read])
     pairs["first"] = np.repeat(instance[readers], count[read]) + along
     pairs["second"] = num_buffers + np.repeat((ends - count)[read], count[read]) + along
     return buffers, pairs
@@ -222,9 +222,3 @@ def _saved_readers(graph: Graph, part: Ints) -> Longs:
     found = found[(graph.phase[partner] != Phase.UPDATE) & (part[partner] == part[found])]
     ordered: Longs = found[np.argsort(graph.partner[found], kind="stable")]
     return ordered
-
-
-def _runs(count: Longs) -> Longs:
-    """0, 1, ... up to each of these counts, one run after the other."""
-    ends = np.cumsum(count)
-    return np.arange(int(count.sum())) - np.repeat(ends - count, count)

@@ -15,7 +15,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.kind import KINDS, Protocol
 from meshwright.cost.collective import Algorithm, CollectiveCost, collective_cost
 from meshwright.errors import InputError, quoted
-from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.graph.graph import Graph, Split
 from meshwright.profile.profile import Profile, Table
 from meshwright.program.program import Kind, Program
 from meshwright.report.fit import (
@@ -26,7 +26,7 @@ from meshwright.report.fit import (
     fit_shared,
     read_traffic,
 )
-from meshwright.report.measured_ops import find_medians
+from meshwright.report.measured_ops import find_medians, find_samples, is_whole
 from meshwright.simulate.measured import Run
 from meshwright.simulate.tasks import COLLECTIVES
 from meshwright.simulate.timeline import Timeline
@@ -58,7 +58,7 @@ def measured_profile(cluster: Cluster, run: Run, measured: Timeline, date: datet
     for each, value in zip(keys.tolist(), middle.tolist(), strict=True):
         number, text = divmod(each, len(texts))
         found.setdefault(cluster.type_names[number], {})[names[text]] = value
-    samples = _find_samples(measured.program, rows[picked])
+    samples = _whole_samples(measured.program, rows[picked])
     return Profile(
         tables=tuple(
             Table(
@@ -74,13 +74,11 @@ def measured_profile(cluster: Cluster, run: Run, measured: Timeline, date: datet
     )
 
 
-def _find_samples(program: Program, rows: Records) -> tuple[int, ...]:
+def _whole_samples(program: Program, rows: Records) -> tuple[int, ...]:
     """The whole numbers of samples that instructions which divide the batch ran on."""
-    graph = program.graph
-    divides = (graph.split[rows["op"]] != Split.NONE) & (graph.phase[rows["op"]] != Phase.UPDATE)
-    share = (rows["rows_to"] - rows["rows_from"])[divides] / program.microbatches
-    samples = np.unique(np.round(share * graph.batch, 6))
-    return tuple(int(each) for each in samples.tolist() if each >= 1 and each == int(each))
+    divides = ~is_whole(program.graph)[rows["op"]]
+    samples = np.unique(find_samples(program, rows[divides])).tolist()
+    return tuple(int(each) for each in samples if each >= 1 and each == int(each))
 
 
 def _call_of_ops(graph: Graph, calls: Mapping[str, str]) -> list[str]:

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.array import Floats, Longs
+from meshwright.array import Bools, Floats, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import measured_seconds
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.graph.ladder import clean_times
 from meshwright.plan.plan import Plan
 from meshwright.program.lower import lower
-from meshwright.program.program import Kind
+from meshwright.program.program import Kind, Program
 from meshwright.simulate.timeline import Timeline
 
 Step = tuple[Plan, Timeline]
@@ -48,7 +48,7 @@ def graph_of_steps(graph: Graph, cluster: Cluster, steps: Iterable[Step]) -> Gra
         picked = np.flatnonzero((rows["kind"] == Kind.COMPUTE) & (seconds > 0))
         kind = cluster.type_of[rows["device"][picked]]
         key = kind * np.int64(graph.num_ops) + rows["op"][picked]
-        samples = _samples(graph, plan, rows[picked])
+        samples = find_samples(measured.program, rows[picked])
         found.append((key, samples, seconds[picked] / scale[picked]))
     changed = graph
     for number, name in enumerate(cluster.type_names):
@@ -69,13 +69,18 @@ def _shape(graph: Graph, cluster: Cluster) -> Graph:
     return replace(graph, seconds=ones, ladders=ladders)
 
 
-def _samples(graph: Graph, plan: Plan, rows: np.ndarray) -> Floats:
-    """How many samples each COMPUTE was on; the batch for what does not divide it."""
-    microbatches = plan.schedule.microbatches if plan.schedule else 1
-    share = (rows["rows_to"] - rows["rows_from"]) / microbatches
-    is_whole = (graph.split == Split.NONE) | (graph.phase == Phase.UPDATE)
-    samples: Floats = np.where(is_whole[rows["op"]], 1.0, share) * graph.batch
+def find_samples(program: Program, rows: np.ndarray) -> Floats:
+    """How many samples each COMPUTE of a program was on; the batch for what does not divide it."""
+    graph = program.graph
+    share = (rows["rows_to"] - rows["rows_from"]) / program.microbatches
+    samples: Floats = np.where(is_whole(graph)[rows["op"]], 1.0, share) * graph.batch
     return np.round(samples, 9)
+
+
+def is_whole(graph: Graph) -> Bools:
+    """By op: whether it runs on no samples, or on all of a step."""
+    found: Bools = (graph.split == Split.NONE) | (graph.phase == Phase.UPDATE)
+    return found
 
 
 def _of_type(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Longs, places_in
+from meshwright.array import Longs, count_up, places_in
 from meshwright.graph.architecture.tape import StepTape
 from meshwright.graph.column import OP_SIZES
 
@@ -121,8 +121,7 @@ def _copy_uses(
     counts = np.bincount(use_op, minlength=len(ops.recorded))
     first = np.cumsum(counts) - counts
     reader = np.repeat(np.arange(len(ops.origin)), counts[ops.origin])
-    begin = np.repeat(np.cumsum(counts[ops.origin]) - counts[ops.origin], counts[ops.origin])
-    use = by_op[first[ops.origin][reader] + np.arange(len(reader)) - begin]
+    use = by_op[first[ops.origin][reader] + count_up(counts[ops.origin])]
     target = use_tensor[use]
     layer = tensors.seen_from(target, ops.recorded[ops.origin][reader], ops.layer[reader])
     tensor = tensors.place(target, layer)

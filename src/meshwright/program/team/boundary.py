@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.array import Bools, Floats, Longs
+from meshwright.array import Bools, Floats, Longs, count_up
 from meshwright.graph.stack.crossing import StageLink
 from meshwright.program.schedule import Action
 from meshwright.program.team.stage import TeamStage
@@ -117,7 +117,7 @@ def _find_pairs(stage: TeamStage, following: TeamStage) -> _Pairs:
     last = np.searchsorted(following.rows_from, stage.rows_to - _NEAR, side="left")
     counts = last - first
     before = np.repeat(np.arange(stage.num_replicas), counts)
-    after = np.arange(len(before)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+    after = count_up(counts) + first[before]
     return _Pairs(
         before=before,
         after=after,

@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from meshwright.array import Floats, Longs, Records, places_in
+from meshwright.array import Floats, Longs, Records, count_up, places_in
 from meshwright.kernel.row import follow_lines
 from meshwright.search.method.bandwidth.rate.precedence import ARC, Precedence, make_precedence
 from meshwright.search.method.bandwidth.rate.traffic import Kinship, TrafficRound
@@ -198,8 +198,7 @@ class _Arcs:
         that wait for nothing."""
         count = self._first[tasks + 1] - self._first[tasks]
         member = np.repeat(np.arange(len(tasks)), count)
-        skipped = np.repeat(np.cumsum(count) - count, count)
-        source = self._sources[np.arange(len(member)) - skipped + self._first[tasks][member]]
+        source = self._sources[count_up(count) + self._first[tasks][member]]
         alone = np.flatnonzero(count == 0)
         return (
             np.concatenate((source, np.zeros(len(alone), np.int64))),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Floats, Ints, Longs, places_in
+from meshwright.array import Floats, Ints, Longs, count_up, places_in
 from meshwright.cluster.cluster import Cluster
 from meshwright.kernel.row import follow_lines
 from meshwright.search.instance import Instance
@@ -61,7 +61,7 @@ def place_precedence(
     first = np.zeros(num_ops + 2, np.int32)
     np.cumsum(count + 1, out=first[2:])
     reader = np.repeat(np.arange(num_ops), count)
-    edge = np.arange(len(reader)) - np.repeat(np.cumsum(count) - count, count) + begin[reader]
+    edge = count_up(count) + begin[reader]
     arcs = np.zeros(len(reader) + num_ops, ARC)
     seconds = instance.seconds[order, instance.type_of[device_of[order]]]
     arcs["target"] = np.repeat(np.arange(1, num_ops + 1), count + 1)
