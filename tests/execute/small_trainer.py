@@ -34,11 +34,13 @@ def make_trainer(
     cluster: Cluster | None = None,
     **settings: Any,
 ) -> Trainer:
-    """The trainer of one rank, on a CPU of `RANKS` that are connected unless a cluster is given."""
+    """The trainer of one rank, on a CPU, of `RANKS` devices that are connected unless a cluster is
+    given."""
     given: dict[str, Any] = {"optimizer": OPTIMIZER, "learning_rate": LEARNING_RATE, **settings}
     wiring, compiler = given.pop("wiring", None), given.pop("compiler", None)
+    device = given.pop("device", "cpu")
     lowered = lower_frozen(graph, cluster or connected(RANKS), plan)
-    seat = take_seat(lowered, rank, wiring=wiring)
+    seat = take_seat(lowered, rank, device, wiring)
     return Trainer(seat, workload, Settings(**given), compiler=compiler)
 
 

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
 from ranks import RANKS, Ranks  # noqa: E402
-from small_models import BATCH, captured, make_workload  # noqa: E402
+from small_models import BATCH, captured, make_workload, train_eagerly  # noqa: E402
 from small_plans import UNEQUAL, data_plan, num_ranks, pipeline_plan, random_placement  # noqa: E402
 from small_trainer import LEARNING_RATE, make_trainer  # noqa: E402
 from torch import nn  # noqa: E402
@@ -193,3 +193,23 @@ def test_a_batch_of_another_size_is_refused(ranks: Ranks) -> None:
     line = f"must be {BATCH} samples, as planned, or the {BATCH // 2} that this rank reads, got 3"
     with pytest.raises(InputError, match=line):
         ranks.train(2, refuse_rows, graph, data_plan(graph, 2))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_a_gpu_s_host_goes_on_while_a_batch_is_on_its_way() -> None:
+    """And the batch that it was given may be filled with the next one at once."""
+    workload, graph = make_workload("perceptron"), captured("perceptron")
+    trainer = make_trainer(0, workload, graph, data_plan(graph, 1), device="cuda")
+    batch = [each.clone() for each in workload.args]
+    for _ in range(3):
+        trainer.step(batch)
+    torch.cuda.synchronize()
+    done = torch.cuda.Event()
+    torch.cuda._sleep(2_000_000_000)  # a second
+    done.record()
+    trainer.step(batch)
+    assert not done.query()
+    for each in batch:
+        each.zero_()
+    expected, _ = train_eagerly("perceptron", 4)
+    assert trainer.gather_losses() == pytest.approx(expected, rel=1e-4)

@@ -55,8 +55,15 @@ class Feed:
                 tensor = tensor[place : place + count]
             step = self.steps[count]
             version = step.ledger.start[len(step.ledger.start) - step.trace.num_inputs + number]
-            made[key] = step.layouts[version].lay(tensor, self.device)
+            made[key] = step.layouts[version].lay(self._reachable(tensor), self.device)
         return made, labels
+
+    def _reachable(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same rows where a GPU copies them from by itself: from other memory of its host it
+        does so only while the host waits, until all that it was given before is done."""
+        if self.device.type != "cuda" or tensor.device.type != "cpu":
+            return tensor
+        return torch.empty_like(tensor, pin_memory=True).copy_(tensor)  # callers may fill theirs
 
     def _given_rows(self, leaves: Sequence[torch.Tensor]) -> Sequence[int]:
         """Which samples of a batch the tensors have that this rank is given: all, or its own."""

@@ -59,11 +59,14 @@ class Layout:
         return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
 
     def lay(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """A tensor in this layout that spans its storage: where it lies, if it lies so already."""
+        """A tensor in this layout that spans its storage: where it lies, if it lies so already.
+
+        A GPU copies from memory that is pinned while its host goes on.
+        """
         own, at = Layout.of(tensor), tensor.device
         is_here = at.type == device.type and device.index in (None, at.index)
         if not is_here or replace(own, offset=0) != replace(self, offset=0):
-            return self.empty(device).copy_(tensor)
+            return self.empty(device).copy_(tensor, non_blocking=device.type == "cuda")
         unit, storage = tensor.element_size(), tensor.untyped_storage()
         here = storage[own.offset * unit : own.length * unit]
         return tensor.new_empty(0).set_(here, 0, self.shape, self.stride)
