@@ -11,7 +11,7 @@ import meshwright as mw  # noqa: E402
 from meshwright.capture import master as master_module  # noqa: E402
 from meshwright.capture.master import MasterWeights  # noqa: E402
 from meshwright.capture.optimiser import find_optimiser  # noqa: E402
-from meshwright.capture.stepped import CLASSES, Stepped  # noqa: E402
+from meshwright.capture.stepped import CLASSES, Stepped, find_stepped  # noqa: E402
 from meshwright.graph.graph import Phase  # noqa: E402
 
 STEPS = 4
@@ -58,6 +58,54 @@ def test_copies_are_updated_as_the_kind_updates_them(
             optimizer.state[each]["master"], copy.detach(), rtol=1e-6, atol=0
         )
         assert torch.equal(each.detach(), optimizer.state[each]["master"].bfloat16())
+
+
+@pytest.mark.parametrize("most", [1 << 26, 8])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("adamw", {"lr": 1e-3, "weight_decay": 0.2, "betas": (0.8, 0.9)}),
+        ("adam", {"lr": 1e-3, "weight_decay": 0.2, "eps": 1e-5}),
+        ("adam", {"lr": 1e-3, "weight_decay": 0.2, "decoupled_weight_decay": True}),
+        ("sgd", {"lr": 1e-2, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+        ("sgd", {"lr": 1e-2, "momentum": 0.9, "dampening": 0.3, "maximize": True}),
+        ("sgd", {"lr": 1e-2}),
+    ],
+)
+def test_fused_kernels_alone_update_as_a_step_does(
+    name: str, settings: dict[str, Any], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master_module, "_MOST_NUMBERS", most)
+    kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}[name]
+    expected, parameters = make_parameters(), make_parameters()
+    optimizer = MasterWeights(expected, kind, **settings)
+    assert optimizer.is_fused
+    give_gradients(expected, 0)
+    optimizer.step()
+    group, stepped = optimizer.param_groups[0], find_stepped(optimizer)
+    kept = {
+        key: [optimizer.state[each][key].clone() for each in expected] for key in stepped.states
+    }
+    for each, value in zip(parameters, expected, strict=True):
+        each.data.copy_(value.data)
+    for step in range(1, STEPS):
+        give_gradients(expected, step)
+        optimizer.step()
+        gradients = [each.grad for each in expected]
+        rate = torch.tensor(group["lr"]) if step > 1 else None
+        optimizer.update(group, parameters, gradients, kept, rate)
+    for number, value in enumerate(expected):
+        for key, several in kept.items():
+            torch.testing.assert_close(several[number], optimizer.state[value][key])
+        assert torch.equal(parameters[number], value)
+
+
+def test_what_leaves_work_to_the_host_is_not_fused() -> None:
+    parameters = make_parameters()
+    assert MasterWeights(parameters).is_fused
+    for settings in ({"foreach": True}, {"fused": False}, {"amsgrad": True}):
+        assert not MasterWeights(parameters, torch.optim.AdamW, **settings).is_fused, settings
+    assert not MasterWeights(parameters, torch.optim.RMSprop).is_fused
 
 
 def test_steps_that_16_bits_do_not_resolve_add_up() -> None:

@@ -1,6 +1,7 @@
 """A recorded step takes the steps that running it takes."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,9 @@ torch = pytest.importorskip("torch")
 
 from small_models import captured, make_workload  # noqa: E402
 from small_trainer import LEARNING_RATE, make_trainer  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.execute import trainer as trainer_module  # noqa: E402
 from meshwright.execute.groups import make_schedule, open_optimizer  # noqa: E402
 from meshwright.execute.plain import RepeatedDraws  # noqa: E402
@@ -40,6 +43,15 @@ def record_calls(run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
     """As a graph does: what is recorded happens at every replay, to the same memory."""
     made = torch.zeros(())
     return lambda: made.copy_(run()), made
+
+
+class NoReads(TorchDispatchMode):
+    """As a stream that is recorded, which the host cannot wait for to read a number."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        assert func is not torch.ops.aten._local_scalar_dense.default, "the host reads a number"
+        return func(*args, **(kwargs or {}))
 
 
 def test_steps_are_recorded_once_and_replayed_on_each_batch() -> None:
@@ -85,8 +97,12 @@ def test_another_learning_rate_is_recorded_anew() -> None:
     assert len(recorded) == 2
 
 
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
+
+
 @pytest.mark.parametrize(
-    "optimizer", few(["sgd", "momentum", "adam", "adamw"], "momentum", "adamw")
+    "optimizer",
+    few([*OPTIMIZERS, *(f"mixed-{each}" for each in OPTIMIZERS)], "momentum", "mixed-adamw"),
 )
 def test_a_schedule_and_dropout_need_no_second_recording(optimizer: str, monkeypatch: Any) -> None:
     """The rates that a recorded step reads are those of the moment, as are its random numbers."""
@@ -94,7 +110,12 @@ def test_a_schedule_and_dropout_need_no_second_recording(optimizer: str, monkeyp
 
     def record(run: Callable[[], Any]) -> Any:
         recorded.append(1)
-        return record_calls(run)
+
+        def run_unread() -> Any:
+            with NoReads():
+                return run()
+
+        return record_calls(run_unread)
 
     def scheduled(optimizer: Any) -> Any:
         return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
@@ -173,3 +194,28 @@ def test_a_cuda_graph_is_replayed() -> None:
     step = Recorded(run, lambda: None, print, record_graph)
     losses = [step({"x": torch.full((2,), float(k), device="cuda")}, 0.1) for k in range(1, 6)]
     assert [float(each) for each in losses] == [2.0, 6.0, 12.0, 20.0, 30.0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("optimizer", [f"mixed-{each}" for each in OPTIMIZERS])
+def test_a_step_with_weights_in_16_bits_is_replayed(optimizer: str) -> None:
+    """And trains as the same kernels do that are launched one by one."""
+
+    def train(compiler: Any) -> list[float]:
+        workload = make_workload("dropped layers")
+        workload.model.bfloat16()
+        workload = replace(workload, args=tuple(each.bfloat16() for each in workload.args))
+        graph = capture_workload(workload, optimizer)
+        plan = Plan(parts=(Part(ops=graph.op_names, devices=(connected(1).devices[0].name,)),))
+        trainer = make_trainer(
+            0, workload, graph, plan, connected(1), optimizer=optimizer, compiler=compiler,
+            device="cuda",
+        )  # fmt: skip
+        for step in range(6):
+            trainer.optimizer.param_groups[0]["lr"] = LEARNING_RATE / (1 + step)
+            trainer.step(workload.args)
+        assert (trainer.recorded is None) == (compiler is None)
+        assert trainer.recorded is None or trainer.recorded.replay is not None
+        return trainer.gather_losses()
+
+    assert train(lambda _: None) == pytest.approx(train(None), rel=1e-3)

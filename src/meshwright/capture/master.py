@@ -14,6 +14,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from meshwright.capture.torch_private import (
+    add_each,
+    copy_each,
+    update_adam,
+    update_adamw,
+    update_sgd,
+)
+
 _MOST_NUMBERS = 1 << 26
 """Gradients are in fp32 for about so many numbers at a time, a quarter of a GiB, lest all of them
 take memory at once."""
@@ -62,17 +70,85 @@ class MasterWeights(Optimizer):
         known = inspect.signature(group["kind"].__init__).parameters
         options = {key: value for key, value in group.items() if key in known and key != "params"}
         inner: Optimizer = group["kind"](masters, **options)
-        for each, master in zip(parameters, masters, strict=True):
-            assert each.grad is not None
-            master.grad = each.grad.float()
+        given = [each.grad for each in parameters if each.grad is not None]
+        gradients = [torch.empty_like(each, dtype=torch.float32) for each in given]
+        copy_each(gradients, given)
+        for each, master, gradient in zip(parameters, masters, gradients, strict=True):
+            master.grad = gradient
             kept = {key: value for key, value in self.state[each].items() if key != MASTER}
             if kept:
                 inner.state[master] = kept
         inner.step()
+        copy_each(list(parameters), masters)
         for each, master in zip(parameters, masters, strict=True):
             master.grad = None
             self.state[each].update(inner.state[master])
-            each.copy_(master)
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether fused kernels update all copies at once, and nothing is left to the host."""
+        kinds = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
+        return self.defaults["kind"] in kinds and all(
+            group["fused"] and not group.get("amsgrad") for group in self.param_groups
+        )
+
+    @torch.no_grad()
+    def update(
+        self,
+        group: Mapping[str, Any],
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        kept: Mapping[str, Sequence[Tensor]],
+        rate: Tensor | None = None,
+    ) -> None:
+        """Update parameters as `step` does, by fused kernels alone, with what it `kept` for them.
+
+        `rate`: the learning rate in the device's memory; None: the group's.
+        """
+        sizes = [each.numel() for each in parameters]
+        for some in divide_by_size(range(len(sizes)), sizes.__getitem__, _MOST_NUMBERS):
+            states = {name: [several[k] for k in some] for name, several in kept.items()}
+            given = [gradients[k] for k in some]
+            wide = [torch.empty_like(each, dtype=torch.float32) for each in given]
+            copy_each(wide, given)
+            self._call_fused(group, wide, states, group["lr"] if rate is None else rate)
+            copy_each([parameters[k] for k in some], states[MASTER])
+
+    def _call_fused(
+        self,
+        group: Mapping[str, Any],
+        gradients: list[Tensor],
+        states: Mapping[str, list[Tensor]],
+        rate: Any,
+    ) -> None:
+        usual = {name: group[name] for name in ("weight_decay", "maximize")}
+        if self.defaults["kind"] is torch.optim.SGD:
+            update_sgd(
+                states[MASTER],
+                gradients,
+                states.get("momentum_buffer", []),
+                lr=rate,
+                **{name: group[name] for name in ("momentum", "dampening", "nesterov")},
+                **usual,
+                is_first_step=False,
+            )
+            return
+        update = update_adamw if group["decoupled_weight_decay"] else update_adam
+        add_each(states["step"], 1)
+        update(
+            states[MASTER],
+            gradients,
+            states["exp_avg"],
+            states["exp_avg_sq"],
+            [],
+            states["step"],
+            lr=rate,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            eps=group["eps"],
+            **usual,
+            amsgrad=False,
+        )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` gave; torch would round all of it to the parameters' type."""

@@ -103,15 +103,24 @@ def take_step(
     *states: Sequence[Tensor],
     group: int,
     is_first: bool,
+    rate: Tensor | None = None,
 ) -> None:
     """Update tensors of one of the optimiser's groups, and what it keeps for them; in the first
-    step it says itself what it starts from, for one after another: it makes all of that anew."""
+    step it says itself what it starts from, for one after another: it makes all of that anew.
+
+    `rate`: the learning rate in the device's memory, from where fused kernels read it.
+    """
     if is_first and len(parameters) > 1:
         for each in zip(parameters, gradients, *filter(None, states), strict=True):
             single = ([one] for one in each)
             take_step(optimizer, stepped, *single, group=group, is_first=True)
         return
-    made = _remake(optimizer, optimizer.param_groups[group], parameters)
+    settings = optimizer.param_groups[group]
+    if isinstance(optimizer, MasterWeights) and optimizer.is_fused and not is_first:
+        kept = dict(zip(stepped.states, states, strict=False))
+        optimizer.update(settings, parameters, gradients, kept, rate)
+        return
+    made = _remake(optimizer, settings, parameters)
     for number, parameter in enumerate(parameters):
         parameter.grad = gradients[number]
         if not is_first:

@@ -45,7 +45,9 @@ try:
     update_sgd = torch._fused_sgd_
     update_adam, update_adamw = torch._fused_adam_, torch._fused_adamw_
     add_each, multiply_each = torch._foreach_add_, torch._foreach_mul_
-    norm_each = torch._foreach_norm
+    norm_each, copy_each = torch._foreach_norm, torch._foreach_copy_
+    spin = torch.cuda._sleep
+    """Keeps a GPU at work for so many of its cycles."""
 except (ImportError, AttributeError) as error:
     raise InputError(
         f"torch {torch.__version__}: must have the parts that Meshwright takes, but {error}; "

@@ -99,7 +99,8 @@ class CodeScope:
         if is_update(kernel):
             group = self.group_of[updated_name(op.step, kernel)]
             if takes_step(kernel):
-                return [f"group={group}", "is_first=held.is_first"]
+                rate = f"held.rates[{group}]" if self.has_rates else "None"
+                return [f"group={group}", "is_first=held.is_first", f"rate={rate}"]
             kwargs |= group_values(kwargs, group, has_rates=self.has_rates)
             if self.is_scaled:
                 kwargs["found_inf"] = "held.scale.skips"

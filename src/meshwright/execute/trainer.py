@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from meshwright.capture.device import device_software
+from meshwright.capture.master import MasterWeights
 from meshwright.capture.optimiser import find_optimiser
 from meshwright.capture.stepped import Stepped, take_step
 from meshwright.capture.trace import Trace
@@ -92,13 +93,13 @@ class Trainer:
         self.exchange = self._open_exchange(seat)
         self.software = device_software(self.device, is_compiled=compiler is not None)
         self.inspector = Inspector() if settings.checks_ops else None
+        first_scale = settings.loss_scale
+        self.scale = None if first_scale is None else LossScale(self.device, first_scale)
         self.recorded = None if compiler is None else self._make_recorded(show)
         self.rates = LearningRates(
             [] if self.recorded is None else self.optimizer.param_groups, self.device
         )
         self.keys = self._find_keys()
-        first_scale = settings.loss_scale
-        self.scale = None if first_scale is None else LossScale(self.device, first_scale)
         start = StartValues(
             model=workload.model,
             weights=None if weights is None else match_weights(weights, workload.model),
@@ -209,7 +210,10 @@ class Trainer:
     def _make_recorded(self, show: Callable[[str], None]) -> Recorded | None:
         """What records steps and runs them again, where that can be done."""
         may = may_record(self.lowered.program, self.part, self.steps, self.device)
-        if not may or self.inspector is not None or isinstance(self.updates, Stepped):
+        if isinstance(self.updates, Stepped):
+            is_fused = isinstance(self.optimizer, MasterWeights) and self.optimizer.is_fused
+            may &= is_fused and self.scale is None  # where it is the host that leaves steps out
+        if not may or self.inspector is not None:
             return None
         return Recorded(self._run, self._forget, show)
 
