@@ -131,6 +131,26 @@ def test_a_host_runs_ahead_of_its_gpu_while_it_is_timed() -> None:
 
 
 @gpu
+def test_a_gpu_that_is_alone_does_not_wait_for_its_host_where_ops_are_timed() -> None:
+    ones = torch.ones(10, device="cuda")
+
+    def run(times: Times | None) -> None:
+        if times is not None:
+            assert times.when_fed is not None
+            times.when_fed()
+        for _ in range(20):
+            ones.add_(1)
+            time.sleep(0.002)  # a slow host
+
+    recorder = make_recorder(2 + TIMED_STEPS, "cuda")
+    for _ in range(2 + TIMED_STEPS):
+        recorder.step(run)
+    made = recorder.finish(is_emulated=False, losses=(), software={})
+    assert made.measured_step > 2, "the first one that is timed waits for its host"
+    assert max(made.step_seconds[3:]) < 0.01 < 0.04 < min(made.step_seconds[:3])
+
+
+@gpu
 def test_a_loss_is_read_while_the_gpu_is_given_other_work() -> None:
     pulse = Pulse(1, torch.ones((), device="cuda", dtype=torch.float64))
     torch.cuda.synchronize()

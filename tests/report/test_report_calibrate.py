@@ -21,6 +21,7 @@ from meshwright.profile.profile import read_profile
 from meshwright.program.lower import lower
 from meshwright.program.program import Kind
 from meshwright.report.calibrate import calibrated_cluster, measured_profile
+from meshwright.report.evidence import at_steady_pace
 from meshwright.report.fit import fit_line, fit_pairs, fit_shared, read_traffic
 from meshwright.report.measured_ops import graph_of_steps, measured_graph
 from meshwright.simulate.measured import measured_timeline
@@ -234,6 +235,29 @@ def test_the_median_over_microbatches_and_replicas_counts() -> None:
     run = run_of(timeline, finish=finish)
     written = measured_graph(graph, cluster, plan, measured_timeline(timeline.program, run))
     assert written.seconds["box"][0] == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(
+    ("others", "pace"),
+    [
+        ((9.0, 8.0, 7.0, 0.045, 0.04, 0.05, 0.09, 0.06, 0.06), 0.75),  # 60 ms by the ops
+        ((9.0, 8.0, 7.0, 0.07, 0.07, 0.07, 0.06, 0.06, 0.06), 1.0),  # the others wait for the host
+        ((9.0, 8.0, 7.0, 0.03, 0.03, 0.06, 0.06, 0.06), 1.0),  # too few of them
+    ],
+)
+def test_a_device_alone_takes_for_its_ops_what_steps_take_that_are_not_timed(
+    others: tuple[float, ...], pace: float
+) -> None:
+    graph, cluster = chain([0.01] * 2, [MB] * 2), hosts(100 * MB, 0.0)
+    for devices, share in ((("h0.d0",), pace), (("h0.d0", "h1.d0"), 1.0)):
+        plan = staged(graph, [devices], 1)
+        timeline = simulate(graph, cluster, plan)
+        run = replace(run_of(timeline), step_seconds=others, losses=())
+        measured = measured_timeline(timeline.program, run)
+        steady = at_steady_pace(run, measured)
+        written = measured_graph(graph, cluster, plan, steady)
+        expected = measured_graph(graph, cluster, plan, measured).seconds["box"] * share
+        np.testing.assert_allclose(written.seconds["box"], expected)
 
 
 def affine(fixed: float, seconds: list[float], graph: Graph) -> Graph:

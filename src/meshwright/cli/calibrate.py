@@ -32,15 +32,21 @@ from meshwright.interpreter import module_command
 from meshwright.message import remark
 from meshwright.profile.profile import read_profile
 from meshwright.report.calibrate import calibrated_cluster, with_launch_shares
-from meshwright.report.evidence import make_calibration, steady_seconds, wall_seconds
+from meshwright.report.evidence import (
+    at_steady_pace,
+    make_calibration,
+    steady_seconds,
+    wall_seconds,
+)
 from meshwright.report.measured_ops import measured_graph
 from meshwright.source import need_torch
 from meshwright.units import format_count, format_percent, format_seconds
 
 DETECTED, CLUSTER, TIMES, GRAPH = "detected.yaml", "cluster.yaml", "times.json.gz", "graph.json.gz"
 PLAN, RAN, TRIAL = "plan", "ran", "trial"
-_TRIAL_STEPS = 6
-"""A trial has some steps in which libraries choose kernels, and then those that are timed."""
+_TRIAL_STEPS = 12
+"""A trial has some steps in which libraries choose kernels, some as they go on in training, and
+then those that are timed."""
 _STEP = ("optimizer", "sequence", "precision", "autocast", "loss_function")
 """The options of a step of the model, which all commands take alike."""
 
@@ -263,7 +269,8 @@ def _write_back(folder: Path) -> dict[str, Any]:
     cluster = calibrated_cluster(case.cluster, case.measured)
     if record is not None:
         cluster = replace(cluster, calibrations=(*cluster.calibrations, record))
-    graph = measured_graph(case.graph, case.cluster, case.plan, case.measured)
+    steady = at_steady_pace(case.run, case.measured)
+    graph = measured_graph(case.graph, case.cluster, case.plan, steady)
     again = simulate(graph, cluster, case.plan)
     wall = wall_seconds(case.run)
     # One step timed op by op tells less than kernels timed many times where others were running.

@@ -25,7 +25,12 @@ from meshwright.report.breakdown import Breakdown
 from meshwright.report.calibrate import calibrated_cluster, measured_profile
 from meshwright.report.compare import Comparison, compare
 from meshwright.report.drift import LEAST_RUNS, find_drifts
-from meshwright.report.evidence import make_calibration, steady_seconds, wall_seconds
+from meshwright.report.evidence import (
+    at_steady_pace,
+    make_calibration,
+    steady_seconds,
+    wall_seconds,
+)
 from meshwright.report.measured_ops import graph_of_steps
 from meshwright.units import format_seconds
 
@@ -92,7 +97,8 @@ def _write_back(arguments: Namespace, cases: Sequence[Case]) -> float | None:
         for each in cases:
             _write_profile(arguments.write_profile, each)
     if arguments.write_graph is not None:
-        graph = graph_of_steps(graph, cluster, [(each.plan, each.measured) for each in cases])
+        steps = [(each.plan, at_steady_pace(each.run, each.measured)) for each in cases]
+        graph = graph_of_steps(graph, cluster, steps)
         graph.save(arguments.write_graph)
     if arguments.write_cluster is not None:
         cluster = calibrated_cluster(cluster, case.measured)
@@ -119,7 +125,8 @@ def _write_back(arguments: Namespace, cases: Sequence[Case]) -> float | None:
 def _write_profile(path: Path, case: Case) -> None:
     """Add the calls of the run to what the file has."""
     date = datetime.now(UTC).replace(microsecond=0)
-    new = measured_profile(case.cluster, case.run, case.measured, date)
+    steady = at_steady_pace(case.run, case.measured)
+    new = measured_profile(case.cluster, case.run, steady, date)
     if not new.tables:
         raise InputError("--write-profile: the run must say which kernel calls its ops were")
     before = read_profile(path) if path.exists() else Profile()

@@ -136,7 +136,7 @@ class _SegmentWriter:
                 before.append(number)
             else:
                 runs.append([number])
-            last = key if self.extra is Extra.NOTHING else None
+            last = key if self.extra is not Extra.CHECKS else None
         return runs
 
     def _run_region(self, region: Region, function: RegionFunction) -> None:
@@ -188,6 +188,8 @@ class _SegmentWriter:
         self.text.append(f"{self.scope.target(first)}({', '.join([*args, *named])})")
         for number in together:
             self._finish(number)
+        if self.extra is Extra.TIMES:
+            self.text.append("held.mark()")
 
     def function(self) -> Function:
         """Compile what has been written."""

@@ -37,8 +37,8 @@ class Compiled:
     run: Function
     first_text: tuple[int, ...]
     calls: tuple[int, ...]
-    """How many of its lines each call runs, which is more than one for a region: where a step is
-    timed, there is a mark after each call."""
+    """How many of its lines each call runs, which may be more than one for a region and for
+    updates: where a step is timed, there is a mark after each call."""
 
     def failed_line(self, error: BaseException) -> int:
         """The line of the segment that an error comes from."""
@@ -66,14 +66,15 @@ class RankState:
     rates: Sequence[torch.Tensor]
     """The learning rate of each group, where a recorded step reads it; none: it is a number."""
     update: Callable[..., None]
-    """Called with parameters, their gradients and state, the number of their group, and whether it
-    is the first time, by the updates of an optimiser that takes its own steps."""
+    """Called with parameters, their gradients and state, the number of their group, whether it is
+    the first time, and the learning rate where a recorded step reads it: by the updates of an
+    optimiser that takes its own steps."""
     keys: Callable[[int, int], torch.Tensor]
     """The keys of random numbers of an op that is run on so many samples; 0: it has none."""
     seed_of: Callable[[int, int], int]
     """A seed of an op that is run on so many samples and draws for them together."""
     mark: Callable[[], None]
-    """Called after every op or region of a function that is timed."""
+    """Called after every call of a function that is timed."""
     talk: Callable[..., Any]
     """Called with a collective and its arguments, to begin it; returns its results to be."""
     look: Callable[[int, torch.Tensor], None]

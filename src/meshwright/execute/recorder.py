@@ -8,6 +8,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from meshwright.capture.torch_private import spin
 from meshwright.execute.group import CommonClock, waiting
 from meshwright.execute.lowered import Lowered
 from meshwright.execute.message import gather
@@ -19,6 +20,8 @@ T = TypeVar("T")
 
 _BEHIND = 2
 """So many steps later a GPU is done with a step, or nearly so: nobody waits for its times."""
+_CYCLES = 1_000_000
+"""Half a millisecond of a GPU."""
 Mark = float | torch.cuda.Event
 """A moment of the common clock, or one that a GPU comes to."""
 
@@ -29,6 +32,10 @@ class Recorder:
     A GPU's steps are timed by its own clock while its host runs ahead: as training goes on, a step
     does not wait for its first kernels to be launched, nor its host for the last ones. Only where
     ranks must begin together does a step begin on an idle device.
+
+    A GPU that waits for no other rank is held until its host has launched what is timed in full:
+    an op then takes what the GPU takes for it, as in a step that is replayed, and not what the host
+    takes to come to it.
     """
 
     def __init__(
@@ -50,6 +57,8 @@ class Recorder:
         """When steps began and ended, of those that are not read yet."""
         self.spans: list[tuple[float, float]] = []
         """The same of those before, by the common clock."""
+        self.began: Mark = 0.0
+        """The step that runs now."""
         self.times: dict[int, Times] = {}
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -61,14 +70,25 @@ class Recorder:
         if self.is_measured and number >= self.num_steps - TIMED_STEPS:
             times = self.times[number] = Times()
         if times is not None or (self.is_measured and dist.is_initialized()):
-            began: Mark = self._start_together()
+            self.began = self._start_together()
         else:
-            began = self._mark()
+            self.began = self._mark()
+        if times is not None and self.device.type == "cuda" and not dist.is_initialized():
+            times.when_fed = self._hold
         made = run(times)
-        self.marks.append((began, self._mark()))
+        self.marks.append((self.began, self._mark()))
         while len(self.marks) > _BEHIND:
             self._read()
         return made
+
+    def _hold(self) -> None:
+        """Keep the GPU at work until the step is launched, which begins after that."""
+        timed = (self.spans[number] for number in self.times if number < len(self.spans))
+        # The first one that is timed waited for its host, and took no less than its launches.
+        seconds = max((ended - began for began, ended in timed), default=0.0)
+        if seconds > 0:
+            _spin(seconds)
+            self.began = self._mark()
 
     def _start_together(self) -> float:
         if self.device.type == "cuda":
@@ -156,3 +176,13 @@ def _gpu_mark() -> torch.cuda.Event:
     event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
+
+
+def _spin(seconds: float) -> None:
+    """Keep a GPU at work for so long, by the pace at which it does that now."""
+    began = _gpu_mark()
+    spin(_CYCLES)  # type: ignore[no-untyped-call]
+    ended = _gpu_mark()
+    ended.synchronize()
+    cycles = round(_CYCLES * 1000 * seconds / began.elapsed_time(ended))
+    spin(cycles)  # type: ignore[no-untyped-call]

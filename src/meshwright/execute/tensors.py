@@ -70,6 +70,8 @@ class TensorWorker:
         """Begin a step on these inputs, which is timed where there are times to fill."""
         self.kept.update(inputs)
         self.times = times
+        if times is not None and times.when_fed is not None:
+            times.when_fed()
 
     def end(self) -> None:
         """End the step: let go of all that was kept, and read its times."""

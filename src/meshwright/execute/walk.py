@@ -9,7 +9,7 @@ beside the main thread. What an instruction does with tensors is its worker's bu
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -41,6 +41,8 @@ class Times:
     finish: dict[int, float] = field(default_factory=dict)
     spans: dict[int, Any] = field(default_factory=dict)
     """What a device times, a sequence of `EventSpan` each, until it is read as the step ends."""
+    when_fed: Callable[[], None] | None = None
+    """Called when the device has the batch, before the first instruction."""
 
 
 class RankWorker(Protocol):

@@ -1,6 +1,7 @@
 """What a run says of predictions: the record of it that a cluster's file keeps."""
 
 from collections import Counter
+from dataclasses import replace
 from datetime import date
 
 import numpy as np
@@ -23,14 +24,32 @@ def steady_seconds(run: Run) -> tuple[float, ...]:
     The first ones warm up, and the last ones are slowed down by being timed: they count only where
     too few others are there.
     """
+    return _untimed_seconds(run) or run.step_seconds[1:] or run.step_seconds
+
+
+def _untimed_seconds(run: Run) -> tuple[float, ...]:
     steady = run.step_seconds[_FIRST_STEPS:-TIMED_STEPS]
-    return steady if len(steady) >= _FEWEST_STEADY else run.step_seconds[1:] or run.step_seconds
+    return steady if len(steady) >= _FEWEST_STEADY else ()
 
 
 def wall_seconds(run: Run) -> float:
     """The median of those steps. NaN: there are none."""
     steps = steady_seconds(run)
     return float(np.median(steps)) if steps else np.nan
+
+
+def at_steady_pace(run: Run, measured: Timeline) -> Timeline:
+    """The step of a run that was timed, as fast as the others where one device does all of it.
+
+    Marks between its ops take time, and on a GPU its host launches them one by one where it replays
+    the others' at once. Where devices wait for each other, a step stays as it was measured.
+    """
+    rows, others = measured.program.instructions, _untimed_seconds(run)
+    busy = float((measured.finish - measured.start).sum())
+    if not others or len(np.unique(rows["device"])) != 1 or busy <= 0:
+        return measured
+    pace = min(1.0, float(np.median(others)) / busy)
+    return replace(measured, start=measured.start * pace, finish=measured.finish * pace)
 
 
 def make_calibration(
