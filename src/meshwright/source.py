@@ -19,7 +19,7 @@ from meshwright.errors import InputError, quoted
 from meshwright.function import check_function, names_function
 from meshwright.graph.architecture.shape import build_shape, is_shape
 from meshwright.graph.foreach import update_by_foreach
-from meshwright.graph.fuse import fuse_elementwise
+from meshwright.graph.fuse import call_as_fused, fuse_elementwise
 from meshwright.graph.graph import Graph, read_graph
 from meshwright.message import say_nothing, warn
 from meshwright.profile.profile import (
@@ -175,25 +175,28 @@ def capture_model(
     """
     if inference and loss is not None:
         raise InputError(f"{name}: a step of inference has no loss, got {quoted(loss)}")
-    measured, compile = _read_measured(profiles, threads, merges=compile)  # noqa: A001
+    measured, merges = _read_measured(profiles, threads, merges=compile)
     batches = find_batches(map(read_profile, profiles))
-    how: dict[str, Any] = {"compile": compile, "untie": untie, "inference": inference}
+    how: dict[str, Any] = {"compile": merges, "untie": untie, "inference": inference}
     if names_function(name):
         check_names(optimizer, autocast)
         workload = _run_factory(name, batch, sequence, precision, loss)
         own = update_name(precision, optimizer)
         how["batches"] = batches
         graph = _capture_workload(workload, own, autocast, measured, precision, **how)
-        return graph if batch is None else graph.at_batch(batch)
-    choice = replace(_choose(name, optimizer, autocast, batch, sequence, precision, loss), **how)
-    if measured:
-        choice = replace(choice, measured=digest_measured(measured, batches))
-    return capture_once(
-        choice,
-        capture=lambda choice: _capture_choice(choice, measured, batches),
-        cache=_open_cache() if use_cache else None,
-        say=say or say_nothing,
-    )
+        graph = graph if batch is None else graph.at_batch(batch)
+    else:
+        chosen = _choose(name, optimizer, autocast, batch, sequence, precision, loss)
+        choice = replace(chosen, **how)
+        if measured:
+            choice = replace(choice, measured=digest_measured(measured, batches))
+        graph = capture_once(
+            choice,
+            capture=lambda choice: _capture_choice(choice, measured, batches),
+            cache=_open_cache() if use_cache else None,
+            say=say or say_nothing,
+        )
+    return call_as_fused(graph) if compile and not merges else graph
 
 
 def _read_measured(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.graph.build import GraphBuilder
-from meshwright.graph.fuse import MAX_OPS, find_sets, fuse_elementwise
+from meshwright.graph.fuse import (
+    MAX_OPS,
+    call_as_fused,
+    find_sets,
+    fuse_elementwise,
+    is_replayed_alone,
+)
 from meshwright.graph.graph import OP_LINES, Graph, Phase, Split, read_graph
+from meshwright.source import load_graph
 from meshwright.zoo.shipped import FOLDER, SUFFIX, shipped_names
 
 WRITTEN = ("mlp", "unet")
@@ -494,3 +502,19 @@ def test_captured_steps_have_fewer_ops_and_bytes(name: str) -> None:
     assert fused.flops.sum() == pytest.approx(graph.flops.sum())
     updates = graph.phase == Phase.UPDATE
     assert np.sum(fused.phase == Phase.UPDATE) == np.sum(updates)
+
+
+def test_ops_of_a_compiled_run_are_called_as_the_merged_ones() -> None:
+    graph = load_graph("bert-small")
+    merged = fuse_elementwise(graph)
+    timed = replace(graph, seconds={"h100": np.ones(graph.num_ops)})
+    called = call_as_fused(timed)
+    assert {
+        name for name, calls in zip(called.op_names, called.calls.tolist(), strict=True) if calls
+    } == {name for name, calls in zip(merged.op_names, merged.calls.tolist(), strict=True) if calls}
+    assert is_replayed_alone(called)
+    assert is_replayed_alone(merged)
+    assert not is_replayed_alone(graph)
+    # What has no time in the run was in none of its regions.
+    apart = call_as_fused(replace(graph, seconds={"h100": np.full(graph.num_ops, np.nan)}))
+    assert apart.calls.tolist() == np.minimum(graph.calls, 1.0).tolist()

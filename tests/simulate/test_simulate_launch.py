@@ -2,13 +2,16 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+import meshwright as mw
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
 from meshwright.cost.compute import host_seconds
 from meshwright.graph.architecture.gpt import gpt
 from meshwright.graph.build import GraphBuilder
+from meshwright.graph.fuse import fuse_elementwise
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, place_ops
 from meshwright.program.lower import lower
@@ -56,6 +59,22 @@ def step(seconds: float, calls: float) -> Graph:
     builder.add_tensor(forward, 0.0, [backward])
     builder.add_tensor(backward, 0.0, [update])
     return builder.finish()
+
+
+def compiled(**changes: str | float) -> Graph:
+    """A step whose forward ops a compiler has merged into one."""
+    given = {"forward": "fused", "update": "_fused_adamw_", "calls": 1.0, **changes}
+    builder = GraphBuilder("compiled")
+    forward = builder.add_op("f0", kind=str(given["forward"]), calls=1.0)
+    backward = builder.add_op(
+        "b0", kind="mm", phase=Phase.BACKWARD, calls=float(given["calls"]), partner=forward
+    )
+    update = builder.add_op(
+        "u0", kind=str(given["update"]), phase=Phase.UPDATE, split=Split.NONE, calls=1.0
+    )
+    builder.add_tensor(forward, 0.0, [backward])
+    builder.add_tensor(backward, 0.0, [update])
+    return replace(builder.finish(), seconds={"any": np.ones(3)})
 
 
 def run(graph: Graph, cluster: Cluster) -> Timeline:
@@ -148,3 +167,45 @@ def test_layers_are_launched_as_slowly_as_their_ops() -> None:
         once, more = (each.launch_seconds for each in launched)
         assert once > 0
         assert more == pytest.approx(1.5 * once)
+
+
+@pytest.mark.parametrize("granularity", ["op", "part"])
+@pytest.mark.parametrize(
+    ("changes", "launches"),
+    [
+        ({}, False),
+        ({"update": "_fused_mixed-sgd_"}, False),
+        ({"forward": "add", "calls": 0.0}, False),  # one of the ops is part of the other's call
+        ({"update": "_fused_rmsprop_"}, True),  # takes its own steps
+        ({"forward": "add"}, True),  # nothing is merged
+        ({"calls": 2.0}, True),  # a view
+    ],
+)
+def test_a_device_alone_replays_a_compiled_step(
+    granularity: str, changes: dict[str, str | float], launches: bool
+) -> None:
+    graph = compiled(**changes)
+    schedule = Schedule(kind=ScheduleKind.GPIPE, microbatches=2)
+    plan = Plan(parts=(Part(ops=graph.op_names, devices=("d0",)),), schedule=schedule)
+    program = lower(graph, pair("gpu", "gpu"), plan, granularity)
+    assert program.host_seconds.any() == launches
+    replicas = Plan(parts=(Part(ops=graph.op_names, devices=("d0", "d1")),))
+    assert lower(graph, pair("gpu", "gpu"), replicas).host_seconds.all()
+
+
+def test_layers_of_a_compiled_step_are_replayed_by_this_program_alone() -> None:
+    graph = gpt(hidden=64, heads=2, layers=2, sequence=16, vocabulary=64, batch=8)
+    merged, cluster = fuse_elementwise(graph), find_cluster("h100-x1")
+    plan = Plan.from_degrees(merged, cluster)
+    for granularity in ("op", "layer"):
+        assert not simulate(merged, cluster, plan, granularity=granularity).launch_seconds
+    assert simulate(merged, cluster, replace(plan, runtime="megatron")).launch_seconds
+    assert simulate(graph, cluster, Plan.from_degrees(graph, cluster)).launch_seconds
+
+
+@pytest.mark.parametrize("method", ["hybrid", "auto"])
+def test_no_bound_counts_launches_that_are_replayed(method: str) -> None:
+    graph = gpt(hidden=64, heads=2, layers=2, sequence=16, vocabulary=64, batch=8)
+    for cluster in ("h100-x1", "h100-x2"):
+        answer = mw.plan(fuse_elementwise(graph), cluster, method=method, budget_seconds=1)
+        assert answer.bound_seconds <= answer.step_seconds * (1 + 1e-9)

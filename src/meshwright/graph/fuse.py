@@ -11,6 +11,7 @@ compares ancestors instead, which takes quadratic time.) Each edge is looked at 
 """
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,12 @@ REDUCTIONS = frozenset({
     "_log_softmax_backward_data",
 })  # fmt: skip
 """Kinds of ops that a kernel can have one of, with element-wise ops before and after it."""
+_REPLAYED = {
+    f"_fused_{weights}{name}_"
+    for weights in ("", "mixed-")
+    for name in ("sgd", "momentum", "adam", "adamw")
+}
+"""Updates that leave nothing to a GPU's host; those of other optimisers may."""
 _OF_REDUCTION = tuple(name for name in OP_SIZES if name.startswith(("product_", "fixed_product_")))
 _SUMMED = ("flops", "fixed_flops", "parameter_bytes", "state_bytes", "saved_bytes")
 
@@ -76,6 +83,24 @@ def fuse_elementwise(graph: Graph) -> Graph:
 def may_be_fused(graph: Graph) -> bool:
     """Whether ops of a graph may be merged ones: each is one call, as in a step without views."""
     return bool((graph.calls > 0).any() and (graph.calls <= 1).all())
+
+
+def call_as_fused(graph: Graph) -> Graph:
+    """The step with its ops apart, each with the part that it has in the measured times of a
+    compiled run: of those that are merged there only the last is a call, and views are none."""
+    is_last = find_sets(graph) == np.arange(graph.num_ops)
+    times = np.array(list(graph.seconds.values())).reshape(len(graph.seconds), graph.num_ops)
+    is_timed = ~np.isnan(times).any(axis=0)
+    calls = np.where(is_last | ~is_timed, np.minimum(graph.calls, 1.0), 0.0)
+    return replace(graph, calls=calls)
+
+
+def is_replayed_alone(graph: Graph) -> bool:
+    """Whether a device that takes the step alone replays it as one CUDA graph, which its host
+    launches at once: ops are merged and updates are fused kernels."""
+    is_merged = may_be_fused(graph) and (FUSED in graph.kind or not graph.calls.all())
+    updates = {kind for kind in graph.kind_codes[0] if kind.startswith("_fused_")}
+    return is_merged and updates <= _REPLAYED
 
 
 def find_sets(graph: Graph) -> Ints:

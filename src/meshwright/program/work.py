@@ -20,6 +20,7 @@ from meshwright.cost.compute import (
     measured_seconds,
     op_seconds,
 )
+from meshwright.graph.fuse import is_replayed_alone
 from meshwright.graph.graph import ANY_TYPE, Graph, Phase, Split
 from meshwright.plan.check import Placement
 from meshwright.plan.plan import Plan, Schedule, ScheduleKind
@@ -83,6 +84,7 @@ class Work:
 
 def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
     """Check the plan and work out times, gradient buckets and the order within actions."""
+    planned = graph
     graph, plan, placement = untie(graph, cluster, plan)
     expansion = carry_measured(expand(graph, placement, plan), graph, cluster)
     is_known = expansion.origin >= 0
@@ -120,7 +122,9 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
         stage_seconds=_stage_seconds(placement, action, seconds, start) if plan.schedule else (),
         workspace_bytes=workspace,
         whole_workspace_bytes=np.where(scatters | (split == Split.NONE), workspace, 0.0),
-        host_seconds=_host_seconds(graph, launches, cluster, placement, microbatches),
+        host_seconds=np.zeros(cluster.num_devices)
+        if len(np.unique(placement.replica_device)) == 1 and is_replayed_alone(planned)
+        else _host_seconds(graph, launches, cluster, placement, microbatches),
         is_again=is_again,
     )
 

@@ -13,8 +13,9 @@ import numpy as np
 from meshwright.array import Floats
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.group_price import group_prices
-from meshwright.cost.runtime import RUNTIMES, Runtime
+from meshwright.cost.runtime import MESHWRIGHT, RUNTIMES, Runtime
 from meshwright.errors import InputError
+from meshwright.graph.fuse import is_replayed_alone
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.crossing import StageLink
 from meshwright.graph.stack.find import find_layers
@@ -105,7 +106,9 @@ def lower_stages(
         group_algorithm=("",) * len(groups),
         beside=tuple(each[1:] for each in groups),
         state_bytes=_state_bytes(cluster, stages),
-        host_seconds=_host_seconds(cluster, stages, work.microbatches),
+        host_seconds=np.zeros(cluster.num_devices)
+        if plan.runtime == MESHWRIGHT.name and _is_one_device(stages) and is_replayed_alone(graph)
+        else _host_seconds(cluster, stages, work.microbatches),
         allocations=plan.allocations,
         microbatches=work.microbatches,
         teams=tuple(
@@ -215,6 +218,10 @@ def _state_bytes(cluster: Cluster, stages: Sequence[TeamStage]) -> Floats:
         held[stage.devices] += np.array(own)[:, None]
         library[stage.devices] = np.maximum(library[stage.devices], kept)
     return held + library
+
+
+def _is_one_device(stages: Sequence[TeamStage]) -> bool:
+    return len({device for stage in stages for device in stage.devices.ravel().tolist()}) == 1
 
 
 def _host_seconds(cluster: Cluster, stages: Sequence[TeamStage], microbatches: int) -> Floats:

@@ -20,6 +20,7 @@ from meshwright.cost.layer.result import TeamCall
 from meshwright.cost.layer.team import Team
 from meshwright.cost.memory import context_bytes
 from meshwright.cost.runtime import MESHWRIGHT, Runtime
+from meshwright.graph.fuse import is_replayed_alone
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.part import Recompute
 from meshwright.program.team.stage import deferred_bytes
@@ -71,6 +72,11 @@ class LayerPrices:
         self._rows: dict[tuple[Team, Recompute, str, float], Floats] = {}
         self._lines: dict[tuple[Collective, Axis, Axis], Lines] = {}
         self._holder_lines: dict[tuple[Axis, Axis, Axis], Floats] = {}
+
+    @cached_property
+    def _is_replayed_alone(self) -> bool:
+        is_own = self.runtime.name == MESHWRIGHT.name
+        return is_own and is_replayed_alone(self.stack.graph)
 
     @cached_property
     def smallest_driven(self) -> Mapping[str, float]:
@@ -145,6 +151,8 @@ class LayerPrices:
         self, team: Team, recompute: Recompute, type_name: str, samples: float
     ) -> Floats:
         device_type = self.cluster.types[type_name]
+        # No more than a step of one stage takes, which a device may replay.
+        launches = 0.0 if team.num_devices == 1 and self._is_replayed_alone else 1.0
         table = np.empty((len(self.stack.kinds), len(Column)))
         for row, kind in zip(table, self.stack.kinds, strict=True):
             cost = price_layer(kind, team, recompute, device_type, samples).under(self.runtime)
@@ -156,7 +164,7 @@ class LayerPrices:
                 cost.backward_seconds + backward,
                 cost.weight_seconds,
                 cost.update_seconds,
-                cost.host_seconds,
+                cost.host_seconds * launches,
                 cost.parameter_bytes,
                 cost.gradient_bytes,
                 cost.optimiser_bytes,

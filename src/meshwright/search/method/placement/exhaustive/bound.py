@@ -16,6 +16,7 @@ import numpy.typing as npt
 from meshwright.array import Bools, Floats, Ints
 from meshwright.cost.compute import host_seconds, launch_shares
 from meshwright.cost.memory import usable_bytes
+from meshwright.graph.fuse import is_replayed_alone
 from meshwright.search.clock import Clock
 from meshwright.search.instance import Instance
 from meshwright.search.judge import MEMORY_TOLERANCE
@@ -124,7 +125,7 @@ def _seconds_bound(instance: Instance, sharing: str, device: Rows) -> Floats:
     for source, reader, moved in reversed(edges):
         np.maximum(tail[source], moved + own[reader] + tail[reader], out=tail[source])
     longest: Floats = (head + own + tail).max(axis=0)
-    shares = launch_shares(instance.cluster)
+    shares, is_replayed = launch_shares(instance.cluster), is_replayed_alone(instance.graph)
     for d in range(instance.num_devices):
         here = device == d
         load = np.where(here, own, 0.0).sum(axis=0)
@@ -133,7 +134,9 @@ def _seconds_bound(instance: Instance, sharing: str, device: Rows) -> Floats:
         np.maximum(longest, np.where(load > 0, first + load + last, 0.0), out=longest)
         share = shares[instance.type_of[d]]
         if share > 0:
-            np.maximum(longest, share * (host_seconds(instance.graph) @ here), out=longest)
+            launched = host_seconds(instance.graph) @ here
+            launched[here.all(axis=0) & is_replayed] = 0.0
+            np.maximum(longest, share * launched, out=longest)
     if sharing == "fair":
         np.maximum(longest, _queue_bound(instance, device, head + own, own + tail), out=longest)
     return longest
