@@ -74,7 +74,8 @@ class LayerPrices:
         self._holder_lines: dict[tuple[Axis, Axis, Axis], Floats] = {}
 
     @cached_property
-    def _is_replayed_alone(self) -> bool:
+    def is_replayed_alone(self) -> bool:
+        """Whether a device that takes the step alone replays it."""
         is_own = self.runtime.name == MESHWRIGHT.name
         return is_own and is_replayed_alone(self.stack.graph)
 
@@ -151,8 +152,6 @@ class LayerPrices:
         self, team: Team, recompute: Recompute, type_name: str, samples: float
     ) -> Floats:
         device_type = self.cluster.types[type_name]
-        # No more than a step of one stage takes, which a device may replay.
-        launches = 0.0 if team.num_devices == 1 and self._is_replayed_alone else 1.0
         table = np.empty((len(self.stack.kinds), len(Column)))
         for row, kind in zip(table, self.stack.kinds, strict=True):
             cost = price_layer(kind, team, recompute, device_type, samples).under(self.runtime)
@@ -164,7 +163,7 @@ class LayerPrices:
                 cost.backward_seconds + backward,
                 cost.weight_seconds,
                 cost.update_seconds,
-                cost.host_seconds * launches,
+                cost.host_seconds,
                 cost.parameter_bytes,
                 cost.gradient_bytes,
                 cost.optimiser_bytes,

@@ -188,6 +188,8 @@ class _Part:
         batch = prices.stack.graph.batch
         self.num_ways = num_ways(prices.stack.graph)
         self.runtime = prices.runtime
+        self.is_replayed = size * frame.pods == 1 and prices.is_replayed_alone
+        """Whether a device that is the only stage replays its step."""
         rows = np.stack(
             [
                 prices.rows(
@@ -236,7 +238,8 @@ class _Part:
         calling = calls * shapes.counts.sum(axis=1) * runtime.shard_host_seconds
         neighbours = (shapes.before_kind >= 0) + 1 * shapes.has_next
         calling = calling + self.num_ways * neighbours * runtime.transfer_host_seconds
-        self.fill, self.host = forward + backward, self._sum(Column.HOST) + calling
+        launches = ~((neighbours == 0) & self.is_replayed)
+        self.fill, self.host = forward + backward, (self._sum(Column.HOST) + calling) * launches
         if runtime.blocks_on_transfers:  # hosts have no lead over their devices
             self.fill = np.maximum(self.fill, self.host)
         self.front = np.minimum(forward, self.fill)
