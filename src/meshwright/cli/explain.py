@@ -140,7 +140,7 @@ def _show_rivals(console: Console, found: Explanation) -> None:
 
 
 def _show_memory(console: Console, found: Explanation) -> None:
-    """What binds memory."""
+    """Print how full devices get and when, and which decisions only memory forces."""
     console.print(Words("Memory at its fullest", style="bold"))
     for held in found.memory:
         when = f"at {format_seconds(held.at_seconds)}"

@@ -202,6 +202,6 @@ class _Press:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def stop(self) -> None:
-        """Press no more."""
+        """Send no further Ctrl-C."""
         if self._timer is not None:
             self._timer.cancel()

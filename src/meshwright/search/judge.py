@@ -53,7 +53,7 @@ class Verdict:
 def try_plan(
     graph: Graph, cluster: Cluster, plan: Plan, sharing: str = "fair", granularity: str = "op"
 ) -> Verdict:
-    """Simulate a plan."""
+    """Simulate a plan, and judge its step time and its memory."""
     timeline = simulate(graph, cluster, plan, sharing=sharing, granularity=granularity)
     return judge_timeline(graph, cluster, timeline)
 

@@ -27,7 +27,7 @@ _LAYERS = 32
 
 
 def small_cluster() -> Cluster:
-    """Two devices."""
+    """Two devices with a link, on which kernels are compiled."""
     return fully_connected(num_devices=2, device_type="cpu", bytes_per_second=1.0)
 
 

@@ -132,7 +132,7 @@ _MODELS = (
 
 
 def zoo_models() -> tuple[ZooModel, ...]:
-    """All models."""
+    """All models of the zoo, in the order in which they are listed."""
     return _MODELS
 
 

@@ -10,7 +10,7 @@ MAX_ELEMENTS, MAX_DEPTH = 200_000, 64
 
 @dataclass(slots=True, kw_only=True)
 class Element:
-    """One element."""
+    """An XML element, with the line that it begins on."""
 
     name: str
     line: int

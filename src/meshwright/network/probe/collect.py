@@ -18,7 +18,7 @@ MOST_SECONDS = 1.0
 
 
 class RankMeter(Protocol):
-    """Measures between ranks."""
+    """Measures what flows, small messages and collectives between ranks take."""
 
     def rates(self, pairs: Sequence[Pair]) -> list[float]:
         """Bytes a second of flows at once, as `Meter` has them."""

@@ -65,17 +65,17 @@ class Analysis:
 
     @property
     def graph(self) -> Graph:
-        """The step."""
+        """The training step that is deployed."""
         return self.instance.graph
 
     @property
     def cluster(self) -> Cluster:
-        """The devices."""
+        """The cluster that it is deployed on."""
         return self.instance.cluster
 
     @property
     def num_groups(self) -> int:
-        """How many groups of ops."""
+        """How many groups of ops decisions are taken for."""
         return len(self.seconds)
 
     def can_run(self, group: int, action: GroupAction) -> bool:

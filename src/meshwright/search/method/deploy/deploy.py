@@ -227,7 +227,7 @@ class _DeploySearch:
         return not self._quick_clock.is_over
 
     def grow(self, prior: Prior, share: float) -> None:
-        """Tree search."""
+        """Search the tree of strategies, guided by a prior, for a share of the time."""
         began = self._clock.elapsed
         evaluator = self._evaluator = Evaluator(self._analysis, self._problem.sharing)
         taken = self._clock.elapsed - began

@@ -79,7 +79,7 @@ class StageCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Candidate:
-    """A whole plan."""
+    """A pipeline as it is searched: its stages, their devices and its schedule."""
 
     cut: StageCut
     homes: Homes

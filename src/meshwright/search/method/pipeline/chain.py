@@ -29,7 +29,7 @@ MAX_BLOCKS = 256
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Chain:
-    """Blocks in order."""
+    """A model as a chain of blocks, which pipelines cut into stages."""
 
     block_of_op: Ints
     """Of every op; -1: of the wrapped end of the chain."""
@@ -42,7 +42,7 @@ class Chain:
 
     @property
     def num_blocks(self) -> int:
-        """How many blocks."""
+        """How many blocks the chain has."""
         return len(self.seconds)
 
     @property

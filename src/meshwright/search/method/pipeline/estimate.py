@@ -38,7 +38,7 @@ round trip of computing and both transfers passes k times in the time of one."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Of one candidate."""
+    """What is known of a candidate's step before it is simulated."""
 
     bound_seconds: float
     guess_seconds: float

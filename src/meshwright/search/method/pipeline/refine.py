@@ -153,7 +153,7 @@ class _Walk:
         return held <= self._memory[target] and math.isfinite(self._seconds[target][node])
 
     def gain(self, move: _Move, order: str) -> Gain:
-        """Smaller is better."""
+        """What a move is picked by: the smallest first."""
         back = _Move(move.node, self.stage[move.node])
         kept = list(self._load), self._cut
         self._shift(move)

@@ -40,7 +40,7 @@ class Shared:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """Smaller is better."""
+        """What placements are compared by: the smaller one is better."""
         return self.placed.rank
 
 

@@ -70,7 +70,7 @@ class Loads:
         return found
 
     def table(self, strategy: Strategy) -> Floats:
-        """Group x device."""
+        """By group (rows) and device: the seconds of a strategy."""
         groups = group_values((action, group) for group, action in enumerate(strategy))
         found = np.empty((len(strategy), len(self.type_of)))
         for action, members in groups.items():

@@ -105,7 +105,7 @@ def pick_devices(site: Site, groups: Sequence[int], rng: np.random.Generator) ->
 
 
 def pick_option(rng: np.random.Generator) -> GroupOption:
-    """Mostly all-reduce."""
+    """How a group synchronises gradients, drawn at random: mostly by all-reduce."""
     return _OPTIONS[int(rng.choice(len(_OPTIONS), p=_OPTION_ODDS))]
 
 

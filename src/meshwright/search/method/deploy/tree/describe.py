@@ -35,7 +35,7 @@ def squash_signed(ratio: Floats) -> Floats:
 
 
 def cut_logs(ratio: Floats) -> Floats:
-    """Of positive ratios."""
+    """The logarithms of positive ratios, cut off on both sides."""
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.nan_to_num(np.log(ratio), nan=0.0, posinf=_MOST_LOG, neginf=-_MOST_LOG)
     cut: Floats = np.clip(logs, -_MOST_LOG, _MOST_LOG)

@@ -64,12 +64,12 @@ class SplitProblem:
 
     @property
     def num_nodes(self) -> int:
-        """How many nodes."""
+        """How many nodes there are to place."""
         return len(self.bytes)
 
     @property
     def num_wires(self) -> int:
-        """How many wires."""
+        """How many wires join them."""
         return len(self.wire_seconds)
 
     @property
