@@ -516,5 +516,7 @@ def test_ops_of_a_compiled_run_are_called_as_the_merged_ones() -> None:
     assert is_replayed_alone(merged)
     assert not is_replayed_alone(graph)
     # What has no time in the run was in none of its regions.
-    apart = call_as_fused(replace(graph, seconds={"h100": np.full(graph.num_ops, np.nan)}))
-    assert apart.calls.tolist() == np.minimum(graph.calls, 1.0).tolist()
+    unknown = np.full(graph.num_ops, np.nan)
+    for seconds in ({"h100": unknown}, {}):
+        apart = call_as_fused(replace(graph, seconds=seconds))
+        assert apart.calls.tolist() == np.minimum(graph.calls, 1.0).tolist()

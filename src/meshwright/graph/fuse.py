@@ -90,7 +90,7 @@ def call_as_fused(graph: Graph) -> Graph:
     compiled run: of those that are merged there only the last is a call, and views are none."""
     is_last = find_sets(graph) == np.arange(graph.num_ops)
     times = np.array(list(graph.seconds.values())).reshape(len(graph.seconds), graph.num_ops)
-    is_timed = ~np.isnan(times).any(axis=0)
+    is_timed = ~np.isnan(times).any(axis=0) & bool(len(times))
     calls = np.where(is_last | ~is_timed, np.minimum(graph.calls, 1.0), 0.0)
     return replace(graph, calls=calls)
 
